@@ -1,0 +1,34 @@
+"""Limbeck distils large Transformer encoders into small, fast students: MiniLM, MiniLMv2 and their kin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from limbeck import kernels
+from limbeck._lazy import attach
+
+if TYPE_CHECKING:
+    from limbeck.encoders.capture import capture
+    from limbeck.errors import UserError
+    from limbeck.objectives.minilm import MiniLM
+    from limbeck.objectives.minilmv2 import MiniLMv2
+    from limbeck.recipe import Recipe
+    from limbeck.training.distill import Run, distill, run_recipe
+
+__all__ = ["MiniLM", "MiniLMv2", "Recipe", "Run", "UserError", "capture", "distill", "kernels", "run_recipe"]
+
+__version__ = "0.1.0"
+
+__getattr__ = attach(
+    __name__,
+    {
+        "MiniLM": "limbeck.objectives.minilm",
+        "MiniLMv2": "limbeck.objectives.minilmv2",
+        "Recipe": "limbeck.recipe",
+        "Run": "limbeck.training.distill",
+        "UserError": "limbeck.errors",
+        "capture": "limbeck.encoders.capture",
+        "distill": "limbeck.training.distill",
+        "run_recipe": "limbeck.training.distill",
+    },
+)

@@ -1,0 +1,1 @@
+"""Putting students to work: how fast they are."""

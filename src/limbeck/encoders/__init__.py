@@ -1,0 +1,1 @@
+"""Encoders: families, strict loading, students, feature capture and cost."""

@@ -1,0 +1,145 @@
+"""Reading features out of a running encoder with forward hooks, and stopping once the deepest has been read.
+
+Hooks on the q, k and v projections work with every attention backend and give the heads concatenated, before rotary
+positions: just what relations slice. Nothing is asked for through ``output_attentions`` or ``output_hidden_states``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from limbeck.encoders.families import Family, family_of
+from limbeck.encoders.shape import EncoderShape
+from limbeck.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Feature = Literal["q", "k", "v", "hidden"]
+Wants = Mapping[Feature, Sequence[int]]
+"""Which layers' features to read. Layers count from 1; hidden 0 is what enters layer 1, hidden l what leaves layer l."""
+FEATURES: tuple[Feature, ...] = ("q", "k", "v", "hidden")
+
+
+@dataclass(frozen=True)
+class Features:
+    """What was read of one encoder in one forward pass."""
+
+    shape: EncoderShape
+    """The encoder's sizes."""
+    tensors: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    """feature -> layer -> (batch, n, width)."""
+
+    def only(self, feature: str) -> Tensor:
+        """The feature of the one layer it was read from, (batch, n, width)."""
+        (tensor,) = self.tensors[feature].values()
+        return tensor
+
+
+class _DeepestRead(Exception):
+    """Ends a forward pass whose remaining layers no loss reads; never leaves this module."""
+
+
+class Capture:
+    """Reads the same features of one encoder again and again.
+
+    Calling it runs the encoder up to the deepest feature asked for. Hooks act only during such a call, so the model can
+    be used as usual in between; `close` removes them.
+
+    Args:
+        model: an encoder, or a model with a task head, whose encoder is then used.
+        wants: the features to read and the layers to read them from.
+
+    Raises:
+        UserError: an unsupported family, an unknown feature, or a layer that the encoder does not have.
+    """
+
+    def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
+        self._encoder: nn.Module = model.base_model
+        family = family_of(model.config)
+        _check_wants(wants, len(family.layer_list(self._encoder)))
+        self._shape = EncoderShape.of(model.config)
+        self._total = sum(len(set(layers)) for layers in wants.values())
+        self._features: Features | None = None
+        self._handles = [self._watch(family, feature, layer) for feature, layers in wants.items() for layer in set(layers)]
+
+    def __call__(self, **inputs: Tensor) -> Features:
+        """Run the encoder on tokenised inputs (input_ids, attention_mask ...) and return the features."""
+        features = Features(self._shape)
+        self._features = features
+        try:
+            self._encoder(**inputs)
+        except _DeepestRead:
+            pass
+        finally:
+            self._features = None
+        return features
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, family: Family, feature: Feature, layer: int) -> RemovableHandle:
+        if feature != "hidden":
+            module = family.projection(self._encoder, feature, layer)
+        elif layer > 0:
+            module = family.layer_list(self._encoder)[layer - 1]
+        else:
+            first = family.layer_list(self._encoder)[0]
+            return first.register_forward_pre_hook(lambda _, args: self._read(feature, 0, args[0]))
+        return module.register_forward_hook(lambda _, __, output: self._read(feature, layer, output))
+
+    def _read(self, feature: Feature, layer: int, output: Any) -> None:
+        if self._features is None:
+            return
+        tensor = output[0] if isinstance(output, tuple) else output
+        tensors = self._features.tensors
+        tensors.setdefault(feature, {})[layer] = tensor
+        if sum(len(layers) for layers in tensors.values()) == self._total:
+            raise _DeepestRead
+
+
+def capture(
+    model: PreTrainedModel, batch: Mapping[str, Tensor], wants: Mapping[Feature, int | Sequence[int]]
+) -> dict[str, Tensor | dict[int, Tensor]]:
+    """Read features of an encoder, computing nothing beyond the deepest one.
+
+    Args:
+        model: an encoder of a supported family, with or without a task head.
+        batch: its inputs, such as input_ids and attention_mask, each (batch, n).
+        wants: for each of "q", "k", "v" and "hidden" a layer or a list of layers. Layers count from 1; hidden 0 is the
+            embedding output.
+
+    Returns:
+        For a feature asked for with one layer a tensor (batch, n, width), for a list a dict from layer to tensor.
+
+    Raises:
+        UserError: an unsupported family, an unknown feature, or a layer that the encoder does not have.
+
+    Example:
+        ``limbeck.capture(model, tokenizer(texts, return_tensors="pt", padding=True), {"q": 12, "hidden": [0, 3]})``
+    """
+    reader = Capture(model, {feature: [asked] if isinstance(asked, int) else asked for feature, asked in wants.items()})
+    try:
+        read = reader(**batch).tensors
+    finally:
+        reader.close()
+    return {feature: read[feature][asked] if isinstance(asked, int) else read[feature] for feature, asked in wants.items()}
+
+
+def _check_wants(wants: Wants, layers: int) -> None:
+    if not any(wants.values()):
+        raise UserError(f"No feature was asked for; name at least one of {', '.join(FEATURES)} with its layers.")
+    for feature, wanted in wants.items():
+        if feature not in FEATURES:
+            raise UserError(f"There is no feature {feature!r}; the features are {', '.join(FEATURES)}.")
+        first = 0 if feature == "hidden" else 1
+        for layer in wanted:
+            if not first <= layer <= layers:
+                raise UserError(f"There is no {feature} of layer {layer}; this encoder's go from {first} to {layers}.")

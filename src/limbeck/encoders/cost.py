@@ -1,0 +1,101 @@
+"""What an encoder costs: parameters, and floating-point operations counted and in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from transformers import PreTrainedModel
+
+from limbeck.encoders.families import family_of
+from limbeck.encoders.shape import EncoderShape
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameter counts as MiniLM's Table 4 splits them."""
+
+    embedding: int
+    """Word, position and segment tables with their norm."""
+    transformer: int
+    """The Transformer layers."""
+    pooler: int
+    """What stands behind the layers, which MiniLM's table leaves out."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.embedding + self.transformer + self.pooler
+
+
+def count_parameters(model: PreTrainedModel) -> Parameters:
+    """Count the encoder's parameters by part."""
+    encoder, family = model.base_model, family_of(model.config)
+    embedding = _size(encoder.get_submodule(family.embeddings))
+    transformer = sum(_size(layer) for layer in family.layer_list(encoder))
+    return Parameters(embedding, transformer, _size(encoder) - embedding - transformer)
+
+
+def _size(module: nn.Module) -> int:
+    return sum((parameter.numel() for parameter in module.parameters()), start=0)
+
+
+def layer_flops(shape: EncoderShape, batch: int, length: int) -> int:
+    """Floating-point operations (two a multiply-add) of the matrix products in one Transformer layer, forward.
+
+    Four projections of width x width, two products of the attention, two of the feed-forward part.
+    """
+    tokens = batch * length
+    projections = 4 * shape.width**2 + 2 * shape.width * shape.feed_forward
+    return 2 * tokens * (projections + 2 * length * shape.width)
+
+
+def capture_flops(shape: EncoderShape, layer: int, features: int, batch: int, length: int) -> int:
+    """Operations up to some of the three projections of a layer (numbered from 1), forward."""
+    return (layer - 1) * layer_flops(shape, batch, length) + 2 * batch * length * features * shape.width**2
+
+
+def relation_flops(teacher_width: int, student_width: int, relations: int, batch: int, length: int) -> int:
+    """Operations of relation losses: scores of both models and the two products of the student's gradient."""
+    return relations * 2 * batch * length**2 * (teacher_width + 3 * student_width)
+
+
+def distillation_flops(
+    teacher: EncoderShape, teacher_layer: int, student: EncoderShape, relations: int, batch: int, length: int
+) -> int:
+    """Operations that one step of relation distillation needs.
+
+    The teacher up to q, k and v of the layer read, three times (forward and backward) the student up to those of its
+    last, and the relations. The first layer's input gradient, which leads to the embeddings, is needed as well.
+    """
+    return (
+        capture_flops(teacher, teacher_layer, 3, batch, length)
+        + 3 * capture_flops(student, student.layers, 3, batch, length)
+        + relation_flops(teacher.width, student.width, relations, batch, length)
+    )
+
+
+def flop_counter() -> FlopCounterMode:
+    """Torch's counter, taught the attention kernels of the CPU, which it counts as nothing."""
+    aten = torch.ops.aten
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+            aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+        },
+    )
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _attention_backward_flops(
+    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    return int(sdpa_backward_flop_count(gradient, query, key, value))

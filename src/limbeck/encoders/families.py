@@ -1,0 +1,65 @@
+"""Where each family of encoders keeps the parts that distillation reads: one row a family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from limbeck.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row of the table; paths are relative to the encoder or to one of its layers."""
+
+    model_types: tuple[str, ...]
+    """Values of ``config.model_type``."""
+    embeddings: str
+    """The module in front of layer 1."""
+    layers: str
+    """The list of Transformer layers."""
+    projections: Mapping[str, str]
+    """Within a layer: the module whose output is the feature "q", "k" or "v", heads concatenated."""
+    pooler: str
+    """The module behind the last layer, which checkpoints may lack; empty if the family has none."""
+
+    def layer_list(self, encoder: nn.Module) -> list[nn.Module]:
+        """The encoder's Transformer layers, the first at index 0."""
+        return list(encoder.get_submodule(self.layers).children())
+
+    def projection(self, encoder: nn.Module, feature: str, layer: int) -> nn.Module:
+        """The module that computes q, k or v of a layer (numbered from 1)."""
+        return encoder.get_submodule(f"{self.layers}.{layer - 1}.{self.projections[feature]}")
+
+
+FAMILIES = (
+    Family(
+        model_types=("bert",),
+        embeddings="embeddings",
+        layers="encoder.layer",
+        projections={
+            "q": "attention.self.query",
+            "k": "attention.self.key",
+            "v": "attention.self.value",
+        },
+        pooler="pooler",
+    ),
+)
+
+
+def family_of(config: PretrainedConfig) -> Family:
+    """The row for a model.
+
+    Raises:
+        UserError: the family is not in the table; the message lists those that are.
+    """
+    for family in FAMILIES:
+        if config.model_type in family.model_types:
+            return family
+    supported = ", ".join(name for family in FAMILIES for name in family.model_types)
+    raise UserError(f"Encoders of type {config.model_type!r} are not supported yet; supported: {supported}.")

@@ -1,0 +1,12 @@
+"""The one exception that stands for a person's mistake."""
+
+
+class UserError(ValueError):
+    """What the user gave is wrong; the message says what, and what to do about it.
+
+    The command line prints the message on one line, without a traceback, and leaves with exit code 2.
+    """
+
+
+class CheckFailed(RuntimeError):
+    """What was asked for was tried and did not succeed, such as training that diverged; exit code 1."""

@@ -1,0 +1,24 @@
+"""How a feature's width splits into relation heads."""
+
+from __future__ import annotations
+
+from limbeck.errors import UserError
+
+
+def common_divisors(*widths: int) -> list[int]:
+    """The numbers of heads that divide every one of the widths, ascending."""
+    return [count for count in range(1, min(widths) + 1) if all(width % count == 0 for width in widths)]
+
+
+def check_relation_heads(heads: int, *widths: int) -> None:
+    """Refuse a number of relation heads that does not divide the width of every feature read.
+
+    Raises:
+        UserError: naming the numbers that do.
+    """
+    legal = common_divisors(*widths)
+    if heads not in legal:
+        raise UserError(
+            f"{heads} relation heads do not divide the feature widths {' and '.join(map(str, widths))}; "
+            f"choose one of {', '.join(map(str, legal))}."
+        )

@@ -1,0 +1,289 @@
+"""The KL divergence between the self-attention relations of teacher and student, in blocks that fit the cache.
+
+A relation is the row-wise softmax of a scaled dot-product between two features of one layer (MiniLM, section 3.2;
+MiniLMv2, section 3). Written plainly it costs several (batch, heads, n, n) tensors that autograd keeps until the
+backward pass. Here scores, softmax, loss and gradient of one block are formed in a single sweep and thrown away: with
+p the teacher's and q the student's row, d KL(p || q) / d score = q - p, so nothing of size n x n outlives its block,
+and memory grows with n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from limbeck.errors import UserError
+from limbeck.kernels.heads import check_relation_heads
+
+BLOCK_ELEMENTS = 256 * 1024
+"""Scores in one block (1 MiB in float32)."""
+
+Pair = tuple[Tensor, Tensor]
+
+
+def relation_kl(
+    *,
+    teacher: Pair,
+    student: Pair,
+    relation_heads: int,
+    mask: Tensor | None = None,
+    pair_mask: Tensor | None = None,
+    bias: tuple[Tensor | None, Tensor | None] = (None, None),
+    scale: tuple[float | None, float | None] = (None, None),
+    reduction: Literal["mean", "none"] = "mean",
+) -> Tensor:
+    """KL(teacher || student) of the relation between two features, averaged over heads, tokens and sequences.
+
+    For each relation head a, R_a = softmax(A_a B_a^T / sqrt(d_r)) over the valid tokens only, and per sequence
+    L = 1 / (A_r |x|) sum_a sum_t KL(R^T_{a,t} || R^S_{a,t}) (MiniLM, sections 3.1 and 3.2; MiniLMv2, section 3).
+    Softmax, logarithm and sums run in float32 at least (float64 features stay float64); the scores of bfloat16
+    features are rounded to bfloat16 by the matrix product.
+
+    Args:
+        teacher: the two features (A, B), each (batch, n, w_T), concatenated over the heads. No gradient flows to them.
+        student: likewise (batch, n, w_S); differentiable once. The same tensor twice gives a relation such as Q-Q.
+        relation_heads: A_r, the number of slices that each width is split into; it must divide w_T and w_S.
+        mask: (batch, n) bool, true where a token is valid. Padding may stand anywhere. None: every token is valid.
+        pair_mask: (1 or batch, 1 or A_r, n, n) bool, true where query row t may attend to key column j. It narrows
+            the relation further; a row without any allowed key contributes nothing.
+        bias: for teacher and student what is added to the scores before the softmax, each broadcastable to
+            (batch, A_r, n, n); the student's is differentiable.
+        scale: the factors on the dot-products of teacher and student; None means 1 / sqrt(d_r), d_r = w / A_r.
+        reduction: "mean" over the sequences that have a valid token, or "none" for one value a sequence.
+
+    Returns:
+        A scalar, or (batch,) with reduction "none". A sequence without valid tokens counts zero; if the whole batch
+        has none the loss is zero and still carries a (zero) gradient.
+
+    Raises:
+        UserError: A_r does not divide a width (the counts that do are listed), or the shapes do not fit together.
+    """
+    _check_shapes(teacher, student, mask)
+    check_relation_heads(relation_heads, teacher[0].shape[-1], student[0].shape[-1])
+    scales = [
+        1 / (pair[0].shape[-1] / relation_heads) ** 0.5 if given is None else given
+        for given, pair in zip(scale, (teacher, student), strict=True)
+    ]
+    pairs, bias_t, bias_s = (_expand(table, student[0].shape, relation_heads) for table in (pair_mask, *bias))
+    settings = _Settings(relation_heads, mask, pairs, bias_t, scales[0], scales[1], student[0] is student[1])
+    per_sequence: Tensor = _RelationKL.apply(settings, *teacher, *student, bias_s)
+    if reduction == "none":
+        return per_sequence
+    present = per_sequence.shape[0] if mask is None else mask.bool().any(dim=1).sum().clamp(min=1)
+    return per_sequence.sum() / present
+
+
+def _check_shapes(teacher: Pair, student: Pair, mask: Tensor | None) -> None:
+    places = student[0].shape[:2]
+    for role, (a, b) in (("teacher", teacher), ("student", student)):
+        if a.dim() != 3 or a.shape != b.shape or a.shape[:2] != places:
+            raise UserError(
+                f"relation_kl: the {role}'s features have shapes {tuple(a.shape)} and {tuple(b.shape)}; both must be "
+                f"(batch, n, width) with batch and n as in the student's first, {tuple(places)}."
+            )
+    if mask is not None and mask.shape != places:
+        raise UserError(f"relation_kl: the mask has shape {tuple(mask.shape)}; it must be {tuple(places)}.")
+
+
+def _expand(table: Tensor | None, shape: torch.Size, heads: int) -> Tensor | None:
+    """Broadcast a pair mask or a bias to (batch, A_r, n, n) without copying it."""
+    return None if table is None else table.expand(shape[0], heads, shape[1], shape[1])
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What the loss reads beside the features and the student's bias."""
+
+    heads: int
+    mask: Tensor | None
+    pair_mask: Tensor | None
+    teacher_bias: Tensor | None
+    teacher_scale: float
+    student_scale: float
+    symmetric: bool
+
+
+class _RelationKL(torch.autograd.Function):
+    """Loss and gradient in one sweep; the backward pass only multiplies by what comes from above."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, settings: _Settings, a_t: Tensor, b_t: Tensor, a_s: Tensor, b_s: Tensor, bias_s: Tensor | None
+    ) -> Tensor:
+        work = torch.promote_types(torch.promote_types(a_t.dtype, a_s.dtype), torch.float32)
+        losses = torch.zeros(a_s.shape[0], dtype=work, device=a_s.device)
+        gradients = _Gradients.like(a_s, b_s, bias_s, settings.symmetric, work) if any(ctx.needs_input_grad) else None
+        for group in _groups(a_s, settings.mask, settings.heads):
+            teacher = group.take(a_t), group.take(b_t)
+            student = group.take(a_s), group.take(b_s)
+            slopes = None if gradients is None else gradients.slopes(student[0])
+            kl = losses.new_zeros(len(student[0]))
+            for block in _blocks(len(kl), group.length):
+                index = group.index(block)
+                allowed = None if settings.pair_mask is None else settings.pair_mask[index]
+                t = _scores(teacher, block, settings.teacher_scale, settings.teacher_bias, index, work)
+                s = _scores(student, block, settings.student_scale, bias_s, index, work)
+                block_loss, slope = _kl_and_slope(t, s, allowed)
+                kl[block.matrices] += block_loss
+                if gradients is not None and slopes is not None:
+                    _add_products(slope, student, block, slopes)
+                    if gradients.bias is not None:
+                        gradients.bias[index] = slope * group.mean
+            losses[group.rows] = kl.view(-1, settings.heads).sum(dim=1) * group.mean
+            if gradients is not None and slopes is not None:
+                gradients.store(slopes, group, settings.student_scale * group.mean)
+        if gradients is not None:
+            ctx.save_for_backward(gradients.a, gradients.b, gradients.bias)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, bias = (
+            None if gradient is None else gradient * weight.to(gradient.dtype).view(-1, *[1] * (gradient.dim() - 1))
+            for gradient in ctx.saved_tensors
+        )
+        return None, None, None, a, b, bias
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A piece of the scores: some of the group's matrices, some of their rows, all columns."""
+
+    matrices: slice
+    rows: slice
+
+
+def _blocks(matrices: int, length: int) -> Iterator[_Block]:
+    """Whole matrices while several fit into a block, else bands of one matrix's rows."""
+    rows = max(1, min(length, BLOCK_ELEMENTS // length))
+    step = max(1, BLOCK_ELEMENTS // length**2)
+    for first in range(0, matrices, step):
+        for row in range(0, length, rows):
+            yield _Block(slice(first, min(first + step, matrices)), slice(row, row + rows))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Sequences with equally many valid tokens: rectangular blocks without any padding."""
+
+    rows: Tensor
+    """(g,) which sequences of the batch."""
+    tokens: Tensor | None
+    """(g, length) the positions of their valid tokens; None when every token of the batch is valid."""
+    length: int
+    heads: int
+
+    @property
+    def mean(self) -> float:
+        """1 / (A_r |x|)."""
+        return 1 / (self.heads * self.length)
+
+    def take(self, feature: Tensor) -> Tensor:
+        """(batch, n, w) -> (g * heads, length, w / heads), the valid tokens head by head (contiguous)."""
+        if self.tokens is not None:
+            feature = feature[self.rows[:, None], self.tokens]
+        split = feature.reshape(len(self.rows), self.length, self.heads, -1)
+        return split.transpose(1, 2).reshape(len(self.rows) * self.heads, self.length, -1)
+
+    def put(self, slopes: Tensor, gradient: Tensor) -> None:
+        """The inverse of `take`: (g * heads, length, d) into its places in (batch, n, w)."""
+        joined = slopes.view(len(self.rows), self.heads, self.length, -1).transpose(1, 2).flatten(2).to(gradient.dtype)
+        if self.tokens is None:
+            gradient.copy_(joined)
+        else:
+            gradient[self.rows[:, None], self.tokens] = joined
+
+    def index(self, block: _Block) -> tuple[Tensor, ...]:
+        """Where the block's scores stand in a (batch, A_r, n, n) table."""
+        matrix = torch.arange(block.matrices.start, block.matrices.stop, device=self.rows.device)[:, None, None]
+        member = matrix // self.heads
+        tokens = torch.arange(self.length, device=self.rows.device).expand(len(self.rows), -1)
+        tokens = tokens if self.tokens is None else self.tokens
+        return (
+            self.rows[member],
+            matrix % self.heads,
+            tokens[member[:, 0, 0]][:, block.rows, None],
+            tokens[member[:, 0, 0]][:, None, :],
+        )
+
+
+def _groups(feature: Tensor, mask: Tensor | None, heads: int) -> Iterator[_Group]:
+    """The sequences of a batch by their number of valid tokens, so that padding costs nothing."""
+    batch, length = feature.shape[:2]
+    if mask is None or bool(mask.all()):
+        if length:
+            yield _Group(torch.arange(batch, device=feature.device), None, length, heads)
+        return
+    counts = mask.bool().sum(dim=1)
+    for count in sorted(set(counts.tolist()) - {0}):
+        rows = (counts == count).nonzero().flatten()
+        tokens = mask[rows].nonzero()[:, 1].view(len(rows), count)
+        yield _Group(rows, tokens, count, heads)
+
+
+def _scores(
+    pair: Pair, block: _Block, scale: float, bias: Tensor | None, index: tuple[Tensor, ...], dtype: torch.dtype
+) -> Tensor:
+    """Scaled dot-products of one block plus the bias, (matrices, rows, length) in the working precision."""
+    a, b = pair
+    scores = torch.bmm(a[block.matrices, block.rows], b[block.matrices].transpose(1, 2)).to(dtype).mul_(scale)
+    return scores if bias is None else scores.add_(bias[index])
+
+
+def _kl_and_slope(t: Tensor, s: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """KL(softmax t || softmax s) summed for each matrix, and its derivative q - p by the student's scores."""
+    if allowed is not None:
+        t, s = (scores.masked_fill_(~allowed, float("-inf")) for scores in (t, s))
+    log_p, log_q = torch.log_softmax(t, dim=-1), torch.log_softmax(s, dim=-1)
+    p, q = log_p.exp(), log_q.exp()
+    difference = log_p.sub_(log_q)
+    if allowed is not None:  # -inf - (-inf), and rows without any allowed key
+        p, q, difference = (each.masked_fill_(~allowed, 0) for each in (p, q, difference))
+    return torch.linalg.vecdot(p.flatten(1), difference.flatten(1)), q.sub_(p)
+
+
+def _add_products(slope: Tensor, student: Pair, block: _Block, slopes: Pair) -> None:
+    """Carry d loss / d scores of one block over to the features: G B to the rows of A, G^T A to B."""
+    a, b = student
+    # bfloat16 has float32's range, so the slopes survive it; float16 has not.
+    factor = slope.to(a.dtype) if a.dtype == torch.bfloat16 else slope
+    a, b = a[block.matrices, block.rows].to(factor.dtype), b[block.matrices].to(factor.dtype)
+    slopes[0][block.matrices, block.rows] += torch.bmm(factor, b)
+    slopes[1][block.matrices] += torch.bmm(factor.transpose(1, 2), a)
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """The gradients by the student's tensors, for a weight of one on every sequence's loss."""
+
+    a: Tensor
+    b: Tensor | None
+    """None for a symmetric relation, where `a` holds the sum for the one tensor that was passed twice."""
+    bias: Tensor | None
+
+    @classmethod
+    def like(cls, a: Tensor, b: Tensor, bias: Tensor | None, symmetric: bool, dtype: torch.dtype) -> _Gradients:
+        """Zeros for the gradients that are wanted."""
+        return cls(
+            torch.zeros_like(a),
+            None if symmetric else torch.zeros_like(b),
+            torch.zeros(bias.shape, dtype=dtype, device=bias.device) if bias is not None and bias.requires_grad else None,
+        )
+
+    def slopes(self, feature: Tensor) -> Pair:
+        """Sums in the working precision for one group's features; one and the same for a symmetric relation."""
+        dtype = torch.promote_types(feature.dtype, torch.float32)
+        a = torch.zeros_like(feature, dtype=dtype)
+        return a, a if self.b is None else torch.zeros_like(a)
+
+    def store(self, slopes: Pair, group: _Group, factor: float) -> None:
+        """Put one group's finished sums into place."""
+        group.put(slopes[0].mul_(factor), self.a)
+        if self.b is not None:
+            group.put(slopes[1].mul_(factor), self.b)

@@ -1,0 +1,145 @@
+"""The typed recipe: what a run is. Its fields are the flags of the command line and the arguments in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+
+from limbeck._settings import described, settings
+from limbeck.encoders.shape import StudentShape
+from limbeck.errors import UserError
+from limbeck.objectives import AnyObjective, MiniLMv2
+
+T = TypeVar("T")
+
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+def _paths(value: object) -> object:
+    return [str(path) for path in ([value] if isinstance(value, str | Path) else value)]  # type: ignore[attr-defined]
+
+
+def _shape(text: str) -> str:
+    StudentShape.parse(text)
+    return text
+
+
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
+
+
+@settings
+class Recipe:
+    """One distillation: a teacher, a student, an objective, text, and how to train."""
+
+    teacher: Text
+    """folder (or hub name) of the encoder that is mimicked"""
+    corpus: Annotated[list[str], BeforeValidator(_paths), Field(min_length=1)]
+    """text files or folders of them, plain or gzip; a line is a unit, blank lines separate documents"""
+    student: Annotated[str, AfterValidator(_shape)]
+    """the student's shape, LAYERSxWIDTH[:FEED_FORWARD][/HEADS], such as 6x384"""
+    objective: AnyObjective = MiniLMv2()
+    """what is mimicked, and its loss"""
+    init: Text = "random"
+    """the student's first weights: random, layers, layers:1,3,6 (of the teacher) or the folder of an earlier student"""
+    max_length: Annotated[int, Field(ge=8)] = 128
+    """tokens in a block, special tokens included"""
+    batch_size: PositiveInt = 32
+    """sequences in an optimiser step, over all processes"""
+    micro_batch_size: PositiveInt | Literal["auto"] = "auto"
+    """sequences in one forward pass of a process; auto: the process's whole share of the batch"""
+    steps: PositiveInt | None = None
+    """optimiser steps; give one of steps, tokens and epochs"""
+    tokens: PositiveInt | None = None
+    """real tokens to train on, rounded up to whole steps"""
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """passes over the corpus (1 if nothing is said)"""
+    learning_rate: Annotated[float, Field(gt=0)] = 6e-4
+    """the highest learning rate, reached after the warm-up"""
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """share of the steps over which the learning rate rises; it falls linearly to zero afterwards"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """decoupled weight decay, not on biases and norms"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """dropout of the student's hidden states and attention during training"""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """number format of the matrix products; auto: bf16 where a short probe finds it faster"""
+    holdout: Text | None = None
+    """text kept out of training, whose loss is reported: a file, or a share of the corpus such as 0.02"""
+    eval_every: PositiveInt | None = None
+    """steps between two evaluations on the held-out text; the end is always evaluated"""
+    checkpoint_every: PositiveInt | None = None
+    """steps between two checkpoints that --resume can go on from"""
+    log_every: PositiveInt = 10
+    """steps between two lines of the log"""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """decides random weights, the order of the examples and dropout"""
+
+    def __post_init__(self) -> None:
+        """Check what concerns several fields."""
+        given = [name for name in ("steps", "tokens", "epochs") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} were given; give one of steps, tokens and epochs")
+        if self.holdout is not None and (share := holdout_share(self.holdout)) is not None and not 0 < share <= 0.5:
+            raise ValueError(f"a held-out share of {share} was asked for; it must lie above 0 and at most at 0.5")
+
+    @property
+    def shape(self) -> StudentShape:
+        """The student's shape."""
+        return StudentShape.parse(self.student)
+
+
+def holdout_share(holdout: str) -> float | None:
+    """The share that `Recipe.holdout` asks for; None if it names a file."""
+    try:
+        return float(holdout)
+    except ValueError:
+        return None
+
+
+def validate(kind: type[T], values: Mapping[str, Any], spell: Any = str) -> T:
+    """Build settings from plain values, such as a YAML file's or a command line's.
+
+    Args:
+        kind: the class of settings.
+        values: field -> value; text is understood as on a command line ("48", "1e-4").
+        spell: turns a field's name into the word the user knows it by.
+
+    Raises:
+        UserError: a value is missing, unknown or not what it should be.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        raise described(error, spell) from None
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The fields that a YAML file sets.
+
+    Raises:
+        UserError: no such file, or no mapping of fields.
+    """
+    try:
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"The recipe {path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"The recipe {path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(fields, dict):
+        raise UserError(f"The recipe {path} holds no fields; write lines such as 'student: 6x384'.")
+    return fields
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """The recipe as YAML that `read_recipe` reads."""
+    return yaml.safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
+
+
+def plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's fields as plain values."""
+    fields: dict[str, Any] = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    return fields

@@ -1,0 +1,1 @@
+"""Pipelines of several runs and measurements."""

@@ -1,0 +1,1 @@
+"""Tasks that tell what an encoder is worth."""

@@ -1,0 +1,48 @@
+"""Writing the finished student as a plain Hugging Face folder, and proving that it loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+
+from limbeck.encoders.loading import no_progress_bars
+from limbeck.training.folder import write_directory
+
+
+def export_student(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: str) -> None:
+    """Write weights, configuration, tokenizer and card; nothing is left if the folder does not load again as it was.
+
+    Args:
+        folder: replaced if it exists.
+        model: the student, on any device.
+        tokenizer: the student's.
+        card: the text of README.md.
+
+    Raises:
+        RuntimeError: the folder that was written loads with other weights.
+    """
+    model.cpu().eval()
+    model.config.architectures = [type(model).__name__]
+
+    def fill(target: Path) -> None:
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+        (target / "README.md").write_text(card, encoding="utf-8")
+        _check_reload(target, model)
+
+    with no_progress_bars():
+        write_directory(folder, fill)
+
+
+def _check_reload(folder: Path, model: PreTrainedModel) -> None:
+    reloaded, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+    wrong = {kind: sorted(keys) for kind, keys in info.items() if keys}
+    if wrong:
+        raise RuntimeError(f"The exported student does not load cleanly: {wrong}.")
+    ids = torch.arange(1, 9).remainder(model.config.vocab_size)[None]
+    with torch.no_grad():
+        same = torch.equal(model(input_ids=ids).last_hidden_state, reloaded.eval()(input_ids=ids).last_hidden_state)
+    if not same:
+        raise RuntimeError("The exported student computes something else after loading.")

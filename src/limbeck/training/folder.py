@@ -1,0 +1,145 @@
+"""The run directory: what a run writes, and that nothing of it is ever half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from limbeck.errors import UserError
+
+STUDENT = "student"
+RECIPE = "recipe.yaml"
+SUMMARY = "summary.json"
+LOG = "log.jsonl"
+CHECKPOINTS = "checkpoints"
+COMPARISON = "comparison.json"
+PARTS = (STUDENT, RECIPE, SUMMARY, LOG, CHECKPOINTS, COMPARISON)
+"""Everything a run writes; --overwrite removes nothing else."""
+
+
+class RunFolder:
+    """A run's directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def student(self) -> Path:
+        """The finished student, a Hugging Face folder."""
+        return self.path / STUDENT
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe."""
+        return self.path / RECIPE
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end: the summary is the last thing written."""
+        return (self.path / SUMMARY).is_file()
+
+    def check_free(self, *, resume: bool, overwrite: bool) -> None:
+        """Refuse a directory that holds something already.
+
+        Raises:
+            UserError: the path is a file; or it is not empty, and neither a run to resume nor one to overwrite.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; name a directory for the run.")
+        found = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
+        if not found:
+            return
+        foreign = [name for name in found if name not in PARTS and not name.startswith(".tmp-")]
+        if foreign and (resume or overwrite):
+            raise UserError(f"{self.path} holds {', '.join(foreign[:3])}, which no run wrote; name another directory.")
+        if not (resume or overwrite):
+            raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")
+
+    def clear(self) -> None:
+        """Remove what an earlier run wrote, and make the directory."""
+        for part in PARTS:
+            entry = self.path / part
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers(self.path)
+
+    def write_recipe(self, text: str) -> None:
+        """Write the resolved recipe."""
+        write_file(self.recipe, text)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which marks the run as finished."""
+        write_file(self.path / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+    def read_summary(self) -> dict[str, Any]:
+        """The summary of a finished run."""
+        summary: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        return summary
+
+    def append_log(self, record: Mapping[str, Any]) -> None:
+        """Add one line to the log."""
+        with (self.path / LOG).open("a", encoding="utf-8") as log:
+            log.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """The log's lines; a last one that a killed process left incomplete is passed over."""
+        path = self.path / LOG
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def cut_log(self, step: int) -> None:
+        """Remove the lines of steps after this one, which a resumed run will write again."""
+        kept = [record for record in self.read_log() if record["step"] <= step]
+        write_file(self.path / LOG, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+
+    @staticmethod
+    def _remove_leftovers(folder: Path) -> None:
+        for leftover in folder.glob(".tmp-*"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+    """Write a directory so that it is there whole or not at all; an earlier one of that name is replaced.
+
+    Args:
+        path: the directory.
+        fill: writes the files into the directory it is given.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=path.parent))
+    try:
+        temporary.chmod(0o755)
+        fill(temporary)
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise

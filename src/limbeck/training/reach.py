@@ -1,0 +1,30 @@
+"""Which parameters a loss can reach: found by one real backward pass, not by a list of names.
+
+A relation of the student's last layer reads its queries, keys and values, so nothing behind them gets a gradient: the
+last layer's attention output, feed-forward part and norms, and the pooler. That lies in the method.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from limbeck.training.stage import Stage
+
+
+def freeze_unreachable(stage: Stage) -> list[str]:
+    """Freeze the student's parameters that the objective's gradient does not reach.
+
+    Args:
+        stage: its student is left without gradients, the random state as it was.
+
+    Returns:
+        The names of the parameters frozen, as in the student's state dict.
+    """
+    module, batch = stage.module, stage.probe_batch()
+    with torch.random.fork_rng(devices=[]):
+        stage.loss(batch, stage.teacher(batch)).backward()
+    unreached = [name for name, parameter in module.student.named_parameters() if parameter.grad is None]
+    for name in unreached:
+        module.student.get_parameter(name).requires_grad_(False)
+    module.zero_grad(set_to_none=True)
+    return unreached

@@ -1,0 +1,67 @@
+"""RUN/summary.json: what a run did, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from limbeck.encoders.cost import Parameters, count_parameters
+from limbeck.encoders.loading import Encoder
+from limbeck.recipe import Recipe, plain
+from limbeck.training.checkpoint import Progress
+from limbeck.training.folder import RunFolder
+
+VERSIONED = ("limbeck", "torch", "transformers", "tokenizers", "accelerate")
+"""Packages whose versions a run records."""
+
+
+def summarise(
+    recipe: Recipe,
+    teacher: Encoder,
+    student: Encoder,
+    out_of_reach: list[str],
+    progress: Progress,
+    folder: RunFolder,
+    device: str,
+) -> dict[str, Any]:
+    """The summary of a run that has come to its end."""
+    losses = [record["loss"] for record in folder.read_log() if "loss" in record]
+    return {
+        "teacher": {"name": _name(teacher.source), **_encoder(teacher)},
+        "student": {**_encoder(student), "init": student.source, "pooler_trained": student.pooler_trained},
+        "objective": plain(recipe)["objective"],
+        "training": {
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 3),
+            "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+            "precision": recipe.precision,
+            "device": device,
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+        },
+        "untrained": {"out_of_reach": out_of_reach},
+        "versions": {package: version(package) for package in VERSIONED},
+    }
+
+
+def _encoder(encoder: Encoder) -> dict[str, Any]:
+    shape = encoder.shape
+    return {
+        "shape": str(shape),
+        "model_type": shape.model_type,
+        "layers": shape.layers,
+        "width": shape.width,
+        "parameters": _parts(count_parameters(encoder.model)),
+    }
+
+
+def _parts(parameters: Parameters) -> dict[str, int]:
+    return {**asdict(parameters), "total": parameters.total}
+
+
+def _name(source: str) -> str:
+    """A folder's own name, which says something to others; a hub name as it is."""
+    return Path(source).resolve().name if Path(source).is_dir() else source
