@@ -31,7 +31,7 @@ def text_files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found = sorted(f for f in path.rglob("*") if f.name.endswith((".txt", ".txt.gz")))
+            found = sorted(f for f in path.rglob("*") if f.name.endswith((".txt", ".txt.gz")) and not f.is_dir())
             if not found:
                 raise UserError(f"The folder {path} holds no .txt or .txt.gz file; name the files themselves.")
             files.extend(found)

@@ -52,7 +52,7 @@ def tokenize(units: Iterable[Unit], tokenizer: PreTrainedTokenizerBase) -> Token
         UserError: not one token comes of the text, or the tokenizer is not a fast one.
     """
     backend = _backend(tokenizer)
-    dtype: type[np.unsignedinteger[Any]] = np.uint16 if backend.get_vocab_size() <= 1 << 16 else np.uint32
+    dtype: type[np.unsignedinteger[Any]] = np.uint16 if max(backend.get_vocab().values()) < 1 << 16 else np.uint32
     pieces: list[Ids] = []
     documents: list[int] = []
     empty = 0

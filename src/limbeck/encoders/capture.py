@@ -130,7 +130,9 @@ def capture(
         read = reader(**batch).tensors
     finally:
         reader.close()
-    return {feature: read[feature][asked] if isinstance(asked, int) else read[feature] for feature, asked in wants.items()}
+    return {
+        feature: read[feature][asked] if isinstance(asked, int) else read.get(feature, {}) for feature, asked in wants.items()
+    }
 
 
 def _check_wants(wants: Wants, layers: int) -> None:

@@ -60,13 +60,13 @@ def load_encoder(source: str | Path) -> Encoder:
     folder = _folder(str(source))
     config = _config(folder)
     family = family_of(config)
-    model = AutoModel.from_config(config, attn_implementation="sdpa")
+    model = _model_of(config, folder)
     weights = _encoder_keys(_read_weights(folder), model.base_model_prefix)
     missing = _check_weights(model, weights, family, str(source))
     known = model.state_dict().keys()
     model.load_state_dict({k: v.float() for k, v in weights.items() if k in known}, strict=False, assign=True)
     tokenizer = _tokenizer(folder, config)
-    return Encoder(model.eval(), tokenizer, str(source), pooler_trained=bool(family.pooler) and not missing)
+    return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and not missing)
 
 
 def check_same_tokenizer(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> None:
@@ -110,14 +110,14 @@ def _folder(source: str) -> Path:
     path = Path(source).expanduser()
     if path.is_dir():
         return path
-    if path.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
+    if path.exists() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source):
         raise UserError(f"There is no model folder {source!r}; give a folder with config.json and model.safetensors.")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"There is no model folder {source!r}, and the hub has no model of that name that can be reached "
             f"({type(error).__name__}); check the path, the name, the network or your access."
@@ -128,10 +128,19 @@ def _config(folder: Path) -> PretrainedConfig:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json; give the folder of a Hugging Face encoder.")
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
-    except (ValueError, KeyError, OSError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read as a model configuration: {error}") from error
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever transformers makes of a file that anyone may have written
+        raise UserError(f"{folder / 'config.json'} cannot be read as a model configuration: {_one_line(error)}") from error
+    config.dtype = torch.float32
     return config
+
+
+def _model_of(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
+    """A model for a checkpoint's weights; what the checkpoint lacks is random, but always the same."""
+    try:
+        return _random_model(config, seed=0)
+    except Exception as error:  # likewise
+        raise UserError(f"{folder / 'config.json'} describes no model that can be built: {_one_line(error)}") from error
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -149,7 +158,11 @@ def _weight_files(folder: Path) -> Iterator[Path]:
     if (folder / "model.safetensors").is_file():
         yield folder / "model.safetensors"
     elif index.is_file():
-        yield from sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{index} is broken ({_one_line(error)}); fetch it again.") from error
+        yield from sorted(folder / name for name in names)
     elif (folder / "pytorch_model.bin").is_file():
         raise UserError(
             f"{folder} has only pytorch_model.bin, a pickle, which could run any code when opened; "
@@ -191,9 +204,12 @@ def _check_weights(model: PreTrainedModel, weights: dict[str, Tensor], family: F
 
 def _tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
-    except (ValueError, OSError, KeyError) as error:
-        raise UserError(f"{folder} has no tokenizer that can be read: {error}") from error
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever transformers makes of a file that anyone may have written
+        raise UserError(f"{folder} has no tokenizer that can be read: {_one_line(error)}") from error
+    files = tokenizer.vocab_files_names.values()
+    if not any((folder / name).is_file() for name in files):  # transformers then invents one that knows no word
+        raise UserError(f"{folder} holds no tokenizer ({' or '.join(files)}); put the model's own there.")
     highest = max(tokenizer.get_vocab().values())
     if highest >= config.vocab_size:
         raise UserError(
@@ -205,7 +221,17 @@ def _tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBas
 
 def new_encoder(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Encoder:
     """A randomly initialised encoder in evaluation mode; the seed alone decides its weights."""
+    return Encoder(_random_model(config, seed), tokenizer, "random", pooler_trained=False)
+
+
+def _random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
+    """The process's own random numbers stay as they were."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModel.from_config(config, attn_implementation="sdpa")
-    return Encoder(model.eval(), tokenizer, "random", pooler_trained=False)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs as well
+        model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="sdpa")
+    model.eval()
+    return model
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

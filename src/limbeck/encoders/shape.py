@@ -64,8 +64,8 @@ class StudentShape:
         Raises:
             UserError: the text is no shape.
         """
-        match = re.fullmatch(r"(\d+)x(\d+)(?::(\d+))?(?:/(\d+))?", text.strip())
-        if match is None or "0" in match.groups():
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?::([1-9]\d*))?(?:/([1-9]\d*))?", text.strip())
+        if match is None:
             raise UserError(
                 f"{text!r} is no student shape; write LAYERSxWIDTH[:FEED_FORWARD][/HEADS], such as 6x384 or 4x312:1200/12."
             )

@@ -44,8 +44,7 @@ def default_cut(teacher_layers: int, student_layers: int) -> list[int]:
     """
     if student_layers == 1:
         return [teacher_layers]
-    step = (teacher_layers - 1) / (student_layers - 1)
-    return [int(1 + place * step) for place in range(student_layers)]
+    return [1 + place * (teacher_layers - 1) // (student_layers - 1) for place in range(student_layers)]
 
 
 def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[int]:

@@ -41,8 +41,8 @@ def relation_kl(
 
     For each relation head a, R_a = softmax(A_a B_a^T / sqrt(d_r)) over the valid tokens only, and per sequence
     L = 1 / (A_r |x|) sum_a sum_t KL(R^T_{a,t} || R^S_{a,t}) (MiniLM, sections 3.1 and 3.2; MiniLMv2, section 3).
-    Softmax, logarithm and sums run in float32 at least (float64 features stay float64); the scores of bfloat16
-    features are rounded to bfloat16 by the matrix product.
+    Softmax, logarithm and sums run in float32 at least whatever the autocast (float64 features stay float64); the
+    scores of bfloat16 features are rounded to bfloat16 by the matrix product.
 
     Args:
         teacher: the two features (A, B), each (batch, n, w_T), concatenated over the heads. No gradient flows to them.
@@ -65,13 +65,17 @@ def relation_kl(
     """
     _check_shapes(teacher, student, mask)
     check_relation_heads(relation_heads, teacher[0].shape[-1], student[0].shape[-1])
+    teacher, student = _without_float16(teacher), _without_float16(student)
     scales = [
         1 / (pair[0].shape[-1] / relation_heads) ** 0.5 if given is None else given
         for given, pair in zip(scale, (teacher, student), strict=True)
     ]
-    pairs, bias_t, bias_s = (_expand(table, student[0].shape, relation_heads) for table in (pair_mask, *bias))
+    places = (*student[0].shape[:2], relation_heads)
+    pairs = _expand("pair_mask", pair_mask, *places)
+    bias_t, bias_s = (_expand("bias", each, *places) for each in bias)
     settings = _Settings(relation_heads, mask, pairs, bias_t, scales[0], scales[1], student[0] is student[1])
-    per_sequence: Tensor = _RelationKL.apply(settings, *teacher, *student, bias_s)
+    with torch.autocast(student[0].device.type, enabled=False):
+        per_sequence: Tensor = _RelationKL.apply(settings, *teacher, *student, bias_s)
     if reduction == "none":
         return per_sequence
     present = per_sequence.shape[0] if mask is None else mask.bool().any(dim=1).sum().clamp(min=1)
@@ -90,9 +94,26 @@ def _check_shapes(teacher: Pair, student: Pair, mask: Tensor | None) -> None:
         raise UserError(f"relation_kl: the mask has shape {tuple(mask.shape)}; it must be {tuple(places)}.")
 
 
-def _expand(table: Tensor | None, shape: torch.Size, heads: int) -> Tensor | None:
+def _without_float16(pair: Pair) -> Pair:
+    """Widen float16, where scores overflow and small gradients vanish; a symmetric pair stays one tensor."""
+    a, b = pair
+    if torch.float16 not in (a.dtype, b.dtype):
+        return pair
+    wide = a.float()
+    return wide, wide if a is b else b.float()
+
+
+def _expand(name: str, table: Tensor | None, batch: int, length: int, heads: int) -> Tensor | None:
     """Broadcast a pair mask or a bias to (batch, A_r, n, n) without copying it."""
-    return None if table is None else table.expand(shape[0], heads, shape[1], shape[1])
+    if table is None:
+        return None
+    try:
+        return table.expand(batch, heads, length, length)
+    except RuntimeError:
+        raise UserError(
+            f"relation_kl: the {name} has shape {tuple(table.shape)}, which does not broadcast to (batch, A_r, n, n) = "
+            f"{(batch, heads, length, length)}."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -106,6 +127,10 @@ class _Settings:
     teacher_scale: float
     student_scale: float
     symmetric: bool
+
+    @property
+    def has_tables(self) -> bool:
+        return self.pair_mask is not None or self.teacher_bias is not None
 
 
 class _RelationKL(torch.autograd.Function):
@@ -124,7 +149,7 @@ class _RelationKL(torch.autograd.Function):
             slopes = None if gradients is None else gradients.slopes(student[0])
             kl = losses.new_zeros(len(student[0]))
             for block in _blocks(len(kl), group.length):
-                index = group.index(block)
+                index = group.index(block) if settings.has_tables or bias_s is not None else ()
                 allowed = None if settings.pair_mask is None else settings.pair_mask[index]
                 t = _scores(teacher, block, settings.teacher_scale, settings.teacher_bias, index, work)
                 s = _scores(student, block, settings.student_scale, bias_s, index, work)
@@ -251,7 +276,7 @@ def _kl_and_slope(t: Tensor, s: Tensor, allowed: Tensor | None) -> tuple[Tensor,
 def _add_products(slope: Tensor, student: Pair, block: _Block, slopes: Pair) -> None:
     """Carry d loss / d scores of one block over to the features: G B to the rows of A, G^T A to B."""
     a, b = student
-    # bfloat16 has float32's range, so the slopes survive it; float16 has not.
+    # bfloat16 has float32's range, so the slopes survive it.
     factor = slope.to(a.dtype) if a.dtype == torch.bfloat16 else slope
     a, b = a[block.matrices, block.rows].to(factor.dtype), b[block.matrices].to(factor.dtype)
     slopes[0][block.matrices, block.rows] += torch.bmm(factor, b)

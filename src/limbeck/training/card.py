@@ -27,7 +27,7 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str) -> str:
         f"# {student['shape']} student of {teacher['name']}",
         "",
         f"A {student['model_type']} encoder of {student['layers']} layers and width {student['width']}, distilled with "
-        f"[Limbeck](https://pypi.org/project/limbeck/) by {summary['objective']['name']}.",
+        f"Limbeck by {summary['objective']['name']}.",
         "",
         "```python",
         "from transformers import AutoModel, AutoTokenizer",

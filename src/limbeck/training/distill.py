@@ -113,6 +113,7 @@ def run_recipe(
     elif PartialState().is_main_process:
         folder.clear()
         folder.write_recipe(write_recipe(resolved))
+    folder.remove_leftovers()
     return _train(resolved, stage, teacher, student, folder, reporter)
 
 
@@ -193,14 +194,12 @@ def _check_same_recipe(earlier: Mapping[str, Any], resolved: Recipe, folder: Run
 
 
 def _train(recipe: Recipe, stage: Stage, teacher: Encoder, student: Encoder, folder: RunFolder, reporter: Reporter) -> Run:
-    assert isinstance(recipe.micro_batch_size, int)
     unreached = freeze_unreachable(stage)
     _announce(recipe, teacher, student, unreached, reporter)
     if recipe.precision == "bf16":
         teacher.model.bfloat16()
     torch.manual_seed(recipe.seed)
-    plan = Plan(**{name: getattr(recipe, name) for name in Plan.__dataclass_fields__})
-    loop = Loop(stage, plan, folder, teacher.tokenizer, reporter)
+    loop = Loop(stage, Plan.of(recipe), folder, teacher.tokenizer, reporter)
     loop.resume()
     progress = loop.train()
     holdout = loop.evaluate()

@@ -17,6 +17,8 @@ RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
+TEMPORARY = ".tmp-"
+"""How names of what is being written begin, until it is whole and renamed."""
 COMPARISON = "comparison.json"
 PARTS = (STUDENT, RECIPE, SUMMARY, LOG, CHECKPOINTS, COMPARISON)
 """Everything a run writes; --overwrite removes nothing else."""
@@ -56,10 +58,13 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; name a directory for the run.")
+        standing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not os.access(standing, os.W_OK):
+            raise UserError(f"Nothing can be written to {standing}; name a directory for the run that you may write to.")
         found = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
         if not found:
             return
-        foreign = [name for name in found if name not in PARTS and not name.startswith(".tmp-")]
+        foreign = [name for name in found if name not in PARTS and not name.startswith(TEMPORARY)]
         if foreign and (resume or overwrite):
             raise UserError(f"{self.path} holds {', '.join(foreign[:3])}, which no run wrote; name another directory.")
         if not (resume or overwrite):
@@ -68,13 +73,14 @@ class RunFolder:
     def clear(self) -> None:
         """Remove what an earlier run wrote, and make the directory."""
         for part in PARTS:
-            entry = self.path / part
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink(missing_ok=True)
+            _remove(self.path / part)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._remove_leftovers(self.path)
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process left half-written."""
+        for folder in (self.path, self.checkpoints):
+            for leftover in folder.glob(f"{TEMPORARY}*"):
+                _remove(leftover)
 
     def write_recipe(self, text: str) -> None:
         """Write the resolved recipe."""
@@ -105,15 +111,17 @@ class RunFolder:
         kept = [record for record in self.read_log() if record["step"] <= step]
         write_file(self.path / LOG, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
 
-    @staticmethod
-    def _remove_leftovers(folder: Path) -> None:
-        for leftover in folder.glob(".tmp-*"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
-    temporary = path.with_name(f".tmp-{path.name}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -129,7 +137,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
         fill: writes the files into the directory it is given.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
     try:
         temporary.chmod(0o755)
         fill(temporary)

@@ -74,6 +74,7 @@ class Loop:
         checkpoints = list_checkpoints(self.run.checkpoints)
         if checkpoints:
             self.progress = restore(checkpoints[-1], self.student, self.optimizer.optimizer)
+        if self.accelerator.is_main_process:
             self.run.cut_log(self.progress.step)
 
     def train(self) -> Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from limbeck.data.batches import Batch, PackedSource, on_device, valid_tokens
 from limbeck.encoders.capture import Capture, Features, Wants
 from limbeck.encoders.shape import EncoderShape
 from limbeck.objectives.base import Objective
+from limbeck.recipe import Recipe
 
 PROBE_SEQUENCES = 8
 
@@ -89,7 +90,11 @@ class Plan:
     log_every: int
     eval_every: int | None
     checkpoint_every: int | None
-    seed: int
+
+    @classmethod
+    def of(cls, resolved: Recipe) -> Plan:
+        """The plan that a resolved recipe holds."""
+        return cls(**{field.name: getattr(resolved, field.name) for field in fields(cls)})
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of a step (counted from 0): linear warm-up, then linear decay to zero."""

