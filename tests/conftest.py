@@ -20,7 +20,7 @@ TEXT = """
     while some between being over river early often small large house island music north south east west green light
     water stone paper glass copper spirit vapour still flask fire drop slow warm cold clear heavy pure measure vessel
 """
-ENDINGS = ["##ing", "##ed", "##er", "##s", "##ly", "##ion", "##al", "##est"]
+ENDINGS = ["##ing", "##ed", "##er", "##ly", "##ion", "##al", "##est"]
 VOCABULARY = [*SPECIAL, *".,'-", *CHARACTERS, *(f"##{character}" for character in CHARACTERS), *TEXT.split(), *ENDINGS]
 
 TINY = {

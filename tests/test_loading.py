@@ -1,6 +1,7 @@
 """Strict loading, the check of tokenizers, and how a student begins."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -234,9 +235,9 @@ def test_a_folder_that_is_no_whole_encoder_is_refused(save_bert, tmp_path, refus
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(save_bert, tmp_path, tiny_tokenizer, refused):
     tiny_tokenizer.add_tokens(["limbeck"])
-    highest = len(tiny_tokenizer) - 1
+    rows = len(tiny_tokenizer) - 1
     save_bert(tmp_path, tokenizer=tiny_tokenizer)
-    with refused(tmp_path, f"ids up to {highest}", f"only {highest} embedding rows"):
+    with refused(tmp_path, f"ids up to {rows}", f"only {rows} embedding rows"):
         load_encoder(tmp_path)
 
 
@@ -258,21 +259,30 @@ def test_equal_tokenizers_pass(make_tokenizer, tmp_path, save_bert):
     check_same_tokenizer(make_tokenizer(), load_encoder(save_bert(tmp_path)).tokenizer)
 
 
-def test_other_tokenizers_are_refused_with_what_differs_first(make_tokenizer, refused):
-    tokens = sorted(make_tokenizer().get_vocab(), key=make_tokenizer().get_vocab().get)
-    swapped = list(tokens)
-    a, b = tokens.index("copper"), tokens.index("still")
-    swapped[a], swapped[b] = swapped[b], swapped[a]
-    longer = [*tokens, "limbeck"]
-    cases = {
-        "another order": (make_tokenizer(swapped), ["2 tokens", f"'copper' ({a} and {b})", f"'still' ({b} and {a})"]),
-        "a longer vocabulary": (make_tokenizer(longer), ["1 tokens", f"'limbeck' (none and {len(tokens)})"]),
-        "other special tokens": (make_tokenizer(cls_token="[MASK]", mask_token="[CLS]"), ["special tokens", "cls_token"]),
-        "another casing": (make_tokenizer(do_lower_case=False), ["becomes", "[UNK]"]),
-    }
-    for other, names in cases.values():
-        with refused("do not share a tokenizer", "--init", *names):
-            check_same_tokenizer(make_tokenizer(), other)
+def test_tokens_in_another_order_are_refused_by_name(make_tokenizer, refused):
+    vocabulary = make_tokenizer().get_vocab()
+    a, b = vocabulary["copper"], vocabulary["still"]
+    vocabulary |= {"copper": b, "still": a}
+    with refused("do not share a tokenizer", "2 tokens", f"'copper' ({a} and {b})", f"'still' ({b} and {a})"):
+        check_same_tokenizer(make_tokenizer(), make_tokenizer(sorted(vocabulary, key=vocabulary.get)))
+
+
+def test_further_tokens_are_refused_by_name(make_tokenizer, refused):
+    vocabulary = list(make_tokenizer().get_vocab())
+    with refused("1 tokens", f"'limbeck' (none and {len(vocabulary)})"):
+        check_same_tokenizer(
+            make_tokenizer(), make_tokenizer([*sorted(vocabulary, key=make_tokenizer().get_vocab().get), "limbeck"])
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "difference"),
+    [({"do_lower_case": False}, "becomes"), ({"cls_token": "[MASK]", "mask_token": "[CLS]"}, "special tokens")],
+    ids=["casing", "special tokens"],
+)
+def test_other_settings_of_the_same_vocabulary_are_refused(make_tokenizer, refused, settings, difference):
+    with refused("do not share a tokenizer", difference, "--init"):
+        check_same_tokenizer(make_tokenizer(), make_tokenizer(**settings))
 
 
 # Students
@@ -311,7 +321,7 @@ def test_the_default_cut_ascends_from_the_first_layer_to_the_last():
         assert default_cut(teacher, 1) == [teacher]
         for student in range(2, teacher + 1):
             cut = default_cut(teacher, student)
-            gaps = {after - before for before, after in zip(cut, cut[1:], strict=False)}
+            gaps = {after - before for before, after in pairwise(cut)}
             assert len(cut) == student
             assert (cut[0], cut[-1]) == (1, teacher)
             assert min(gaps) > 0

@@ -62,14 +62,20 @@ class Capture:
     def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
         self._encoder: nn.Module = model.base_model
         family = family_of(model.config)
-        _check_wants(wants, len(family.layer_list(self._encoder)))
+        self._layers = family.layer_list(self._encoder)
+        _check_wants(wants, len(self._layers))
         self._shape = EncoderShape.of(model.config)
         self._total = sum(len(set(layers)) for layers in wants.values())
         self._features: Features | None = None
         self._handles = [self._watch(family, feature, layer) for feature, layers in wants.items() for layer in set(layers)]
 
     def __call__(self, **inputs: Tensor) -> Features:
-        """Run the encoder on tokenised inputs (input_ids, attention_mask ...) and return the features."""
+        """Run the encoder on tokenised inputs (input_ids, attention_mask ...) and return the features.
+
+        Raises:
+            UserError: the encoder trains with reentrant gradient checkpointing.
+        """
+        _check_checkpointing(self._layers)
         features = Features(self._shape)
         self._features = features
         try:
@@ -89,10 +95,9 @@ class Capture:
         if feature != "hidden":
             module = family.projection(self._encoder, feature, layer)
         elif layer > 0:
-            module = family.layer_list(self._encoder)[layer - 1]
+            module = self._layers[layer - 1]
         else:
-            first = family.layer_list(self._encoder)[0]
-            return first.register_forward_pre_hook(lambda _, args: self._read(feature, 0, args[0]))
+            return self._layers[0].register_forward_pre_hook(lambda _, args: self._read(feature, 0, args[0]))
         return module.register_forward_hook(lambda _, __, output: self._read(feature, layer, output))
 
     def _read(self, feature: Feature, layer: int, output: Any) -> None:
@@ -145,3 +150,15 @@ def _check_wants(wants: Wants, layers: int) -> None:
         for layer in wanted:
             if not first <= layer <= layers:
                 raise UserError(f"There is no {feature} of layer {layer}; this encoder's go from {first} to {layers}.")
+
+
+def _check_checkpointing(layers: Sequence[nn.Module]) -> None:
+    """Refuse reentrant checkpointing, which runs a layer without gradients first, so that its features carry none."""
+    for layer in layers:
+        run: Any = getattr(layer, "_gradient_checkpointing_func", None)
+        active = layer.training and getattr(layer, "gradient_checkpointing", False)
+        if active and run.keywords.get("use_reentrant"):
+            raise UserError(
+                "Features carry no gradient under reentrant gradient checkpointing; "
+                'enable it with gradient_checkpointing_kwargs={"use_reentrant": False}.'
+            )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from limbeck.data.batches import PackedSource, Special
 from limbeck.data.text import Unit, hold_out, read_units, text_files
@@ -24,7 +24,7 @@ from limbeck.text import count, millions
 from limbeck.training.card import model_card
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
-from limbeck.training.loop import Loop
+from limbeck.training.loop import Loop, this_process
 from limbeck.training.precision import faster_precision
 from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
@@ -96,13 +96,14 @@ def run_recipe(
         UserError: something in the recipe or the input is wrong; nothing was written.
         TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
     """
-    folder, reporter = RunFolder(output), Reporter(quiet=quiet)
+    here = this_process()
+    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
     folder.check_free(resume=resume == "auto", overwrite=overwrite)
     earlier = read_recipe(folder.recipe) if resume == "auto" and folder.recipe.exists() else None
     teacher = load_encoder(recipe.teacher)
     student, objective = _student_and_objective(recipe, teacher)
     source, holdout = _sources(recipe, teacher, reporter)
-    stage = build_stage(student.model, teacher.model, objective, source, holdout).to(PartialState().device)
+    stage = build_stage(student.model, teacher.model, objective, source, holdout).to(here.device)
     set_dropout(student.model, recipe.dropout)
     resolved = _resolve(recipe, objective, stage, teacher, student, earlier)
     if earlier is not None:
@@ -110,10 +111,12 @@ def run_recipe(
         if folder.finished:
             reporter.say(f"{folder.path} is finished already.")
             return Run(folder.path, folder.student, folder.read_summary())
-    elif PartialState().is_main_process:
+    elif here.is_main_process:
         folder.clear()
         folder.write_recipe(write_recipe(resolved))
-    folder.remove_leftovers()
+    if here.is_main_process:
+        folder.remove_leftovers()
+    here.wait_for_everyone()
     return _train(resolved, stage, teacher, student, folder, reporter)
 
 
@@ -154,7 +157,7 @@ def _resolve(
     recipe: Recipe, objective: AnyObjective, stage: Stage, teacher: Encoder, student: Encoder, earlier: Mapping[str, Any] | None
 ) -> Recipe:
     """The recipe with every decision made; probed ones are taken from an earlier part of the same run."""
-    processes = PartialState().num_processes
+    processes = this_process().num_processes
     per_step = recipe.batch_size * stage.source.tokens / len(stage.source)
     if recipe.tokens is not None:
         steps = math.ceil(recipe.tokens / per_step)
@@ -163,7 +166,8 @@ def _resolve(
     decided = None if earlier is None else validate(Recipe, earlier)
     precision, micro_batch_size = recipe.precision, recipe.micro_batch_size
     if precision == "auto":
-        precision = decided.precision if decided else faster_precision(stage)
+        # All processes go by the first one's clock.
+        precision = decided.precision if decided else broadcast_object_list([faster_precision(stage)])[0]
     if micro_batch_size == "auto":
         micro_batch_size = decided.micro_batch_size if decided else max(1, recipe.batch_size // processes)
     init = recipe.init

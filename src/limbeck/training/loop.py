@@ -8,8 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
+from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -214,6 +215,11 @@ def held_out_means(
         for term in weights
     }
     return {"loss": sum(weights[term] * mean for term, mean in means.items()), **means}
+
+
+def this_process() -> PartialState:
+    """This process among all that share the run, with its device."""
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
 
 
 def make_accelerator(precision: str) -> Accelerator:
