@@ -96,6 +96,7 @@ def test_a_boolean_mask_is_a_mask(model, batch):
         ({"q": 1}, "encoder.layer.0.attention.self.query"),
         ({"v": 2, "k": 2, "q": 2}, "encoder.layer.1.attention.self.value"),
         ({"v": 1, "k": 3}, "encoder.layer.2.attention.self.key"),
+        ({"q": [2, 1, 2]}, "encoder.layer.1.attention.self.query"),
         ({"q": 3, "hidden": [0, 1]}, "encoder.layer.2.attention.self.query"),
         ({"q": 1, "hidden": 2}, "encoder.layer.1.output.LayerNorm"),
         ({"hidden": 3}, "encoder.layer.2.output.LayerNorm"),

@@ -207,11 +207,6 @@ BROKEN = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
     "broken config": (lambda folder: shorten(folder / "config.json"), "config.json"),
     "unheard-of model type": (lambda folder: edit_config(folder, model_type="distillatron"), "distillatron"),
-    "unsupported model type": (lambda folder: GPT2Config().save_pretrained(folder), "supported: bert"),
-    "code of its own": (
-        lambda folder: edit_config(folder, model_type="distillatron", auto_map={"AutoConfig": "code.Config"}),
-        "custom code",
-    ),
     "heads that do not divide": (lambda folder: edit_config(folder, num_attention_heads=5), "attention heads (5)"),
     "size that is no number": (lambda folder: edit_config(folder, hidden_size="wide"), "hidden_size"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
@@ -229,7 +224,20 @@ BROKEN = {
 @pytest.mark.parametrize(("damage", "words"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_folder_that_is_no_whole_encoder_is_refused(save_bert, tmp_path, refused, damage, words):
     damage(save_bert(tmp_path))
-    with refused(tmp_path if "supported" not in words else "gpt2", words):
+    with refused(tmp_path, words):
+        load_encoder(tmp_path)
+
+
+def test_an_unsupported_kind_of_model_is_refused_with_those_that_are_supported(save_bert, tmp_path, refused):
+    GPT2Config().save_pretrained(save_bert(tmp_path))
+    with refused("gpt2", "supported: bert"):
+        load_encoder(tmp_path)
+
+
+def test_code_that_a_folder_brings_is_refused_without_a_question(save_bert, tmp_path, monkeypatch, refused):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    edit_config(save_bert(tmp_path), model_type="distillatron", auto_map={"AutoConfig": "code.Config"})
+    with refused(tmp_path, "custom code"):
         load_encoder(tmp_path)
 
 
@@ -297,7 +305,7 @@ def layer_weights(encoder, layer):
     return encoder.model.encoder.layer[layer - 1].state_dict()
 
 
-@pytest.mark.parametrize(("init", "cut"), [("layers", [1, 3, 6]), ("layers:1,3,6", [1, 3, 6]), ("layers:2,3,4", [2, 3, 4])])
+@pytest.mark.parametrize(("init", "cut"), [("layers", [1, 4, 6]), ("layers:1,3,6", [1, 3, 6]), ("layers:2,3,4", [2, 3, 4])])
 def test_a_cut_student_has_exactly_the_chosen_layers_and_all_that_stands_around_them(teacher, init, cut):
     student = build_student(teacher, StudentShape(3, 32), init, seed=0)
     assert str(student.shape) == "3x32:128/4"
@@ -316,7 +324,8 @@ def test_a_student_cut_whole_computes_what_the_teacher_does(teacher):
 
 
 def test_the_default_cut_ascends_from_the_first_layer_to_the_last():
-    assert default_cut(6, 3) == [1, 3, 6]
+    assert default_cut(6, 3) == [1, 4, 6]
+    assert default_cut(12, 6) == [1, 3, 5, 8, 10, 12]  # as in DistilBERT
     for teacher in range(1, 50):
         assert default_cut(teacher, 1) == [teacher]
         for student in range(2, teacher + 1):

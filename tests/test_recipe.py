@@ -1,5 +1,7 @@
 """One typed recipe stands behind flags, YAML and Python."""
 
+import inspect
+
 import pytest
 import yaml
 
@@ -24,6 +26,11 @@ def test_every_field_is_documented_and_has_a_flag():
             if setting.name != "name":
                 assert setting.text, f"{kind.__name__}.{setting.name} has no docstring"
                 assert flag(setting.name) in options
+
+
+def test_the_signature_of_distill_is_the_recipe():
+    fields = {setting.name for setting in described_settings(Recipe)}
+    assert fields | {"output", "resume", "overwrite", "quiet"} == set(inspect.signature(limbeck.distill).parameters)
 
 
 def test_text_is_understood_as_on_a_command_line():

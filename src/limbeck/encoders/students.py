@@ -37,14 +37,14 @@ def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *
 
 
 def default_cut(teacher_layers: int, student_layers: int) -> list[int]:
-    """The teacher layers a student starts with: the last, whose attention it mimics, and the others spread evenly.
+    """The teacher layers a student starts with: the first, the last, and the others spread evenly between them.
 
-    The first is always among them; gaps grow towards the top (6 -> 3 gives 1, 3, 6), since lower layers differ more
-    from each other: such cuts start clearly better than regular ones (docs/quickstart.md has the figures).
+    6 of 12 gives 1, 3, 5, 8, 10, 12 as in DistilBERT, 3 of 6 gives 1, 4, 6; docs/quickstart.md compares cuts.
     """
     if student_layers == 1:
         return [teacher_layers]
-    return [1 + place * (teacher_layers - 1) // (student_layers - 1) for place in range(student_layers)]
+    step = (teacher_layers - 1) / (student_layers - 1)
+    return [int(1.5 + place * step) for place in range(student_layers)]
 
 
 def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[int]:

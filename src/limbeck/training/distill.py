@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -72,6 +73,18 @@ def distill(
     """
     recipe = validate(Recipe, {"teacher": teacher, **settings})
     return run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
+
+
+def _full_signature() -> inspect.Signature:
+    """The signature of `distill` with the recipe's fields spelled out, for help() and editors."""
+    own = dict(inspect.signature(distill).parameters)
+    del own["settings"]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    fields = [p.replace(kind=keyword) for p in inspect.signature(Recipe).parameters.values() if p.name != "teacher"]
+    return inspect.Signature([own.pop("teacher"), *fields, *own.values()], return_annotation="Run")
+
+
+distill.__signature__ = _full_signature()  # type: ignore[attr-defined]
 
 
 def run_recipe(
@@ -206,9 +219,7 @@ def _train(recipe: Recipe, stage: Stage, teacher: Encoder, student: Encoder, fol
     loop = Loop(stage, Plan.of(recipe), folder, teacher.tokenizer, reporter)
     loop.resume()
     progress = loop.train()
-    holdout = loop.evaluate()
     summary = summarise(recipe, teacher, student, unreached, progress, folder, str(loop.accelerator.device))
-    summary["holdout"] = holdout
     if loop.accelerator.is_main_process:
         export_student(folder.student, student.model, teacher.tokenizer, model_card(summary, write_recipe(recipe)))
         folder.write_summary(summary)

@@ -96,22 +96,21 @@ class Loop:
                 saves = plan.checkpoint_every is not None and done.step % plan.checkpoint_every == 0
                 if done.step % plan.log_every == 0 or done.step == plan.steps or saves:
                     self._log(tally)
-                if plan.eval_every is not None and done.step % plan.eval_every == 0 and done.step < plan.steps:
-                    self.evaluate()
+                if done.step == plan.steps or (plan.eval_every is not None and done.step % plan.eval_every == 0):
+                    self._evaluate()
                 if saves:
                     self._save()
         return self.progress
 
-    def evaluate(self) -> dict[str, float]:
-        """Loss and terms on the held-out text, written to the log; empty without such text."""
+    def _evaluate(self) -> None:
+        """Write loss and terms on the held-out text to the log, if there is such text."""
         if self.stage.holdout is None:
-            return {}
+            return
         means = held_out_means(self.stage, self.stage.holdout, self.module, self.accelerator, self._share())
         record = {"step": self.progress.step, **{f"holdout_{name}": value for name, value in means.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
             self.reporter.evaluated(record)
-        return means
 
     def _share(self) -> int:
         processes: int = self.accelerator.num_processes

@@ -39,6 +39,7 @@ class Distiller(nn.Module):
         self.student = student
         self._objective = objective
         self._capture = Capture(student, wants)
+        self.train(student.training)
 
     def forward(self, batch: Batch, teacher: Features) -> dict[str, Tensor]:
         """The objective's terms, summed over the batch."""

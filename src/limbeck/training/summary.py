@@ -27,7 +27,9 @@ def summarise(
     device: str,
 ) -> dict[str, Any]:
     """The summary of a run that has come to its end."""
-    losses = [record["loss"] for record in folder.read_log() if "loss" in record]
+    log = folder.read_log()
+    losses = [record["loss"] for record in log if "loss" in record]
+    held_out = [record for record in log if "holdout_loss" in record]
     return {
         "teacher": {"name": _name(teacher.source), **_encoder(teacher)},
         "student": {**_encoder(student), "init": student.source, "pooler_trained": student.pooler_trained},
@@ -41,6 +43,9 @@ def summarise(
             "device": device,
             "first_loss": losses[0],
             "last_loss": losses[-1],
+        },
+        "holdout": {
+            name.removeprefix("holdout_"): value for name, value in (held_out[-1] if held_out else {}).items() if name != "step"
         },
         "untrained": {"out_of_reach": out_of_reach},
         "versions": {package: version(package) for package in VERSIONED},
