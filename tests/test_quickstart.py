@@ -35,7 +35,9 @@ def test_the_table_compares_teacher_cut_and_student(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(study, "PAIRS", 100)
     monkeypatch.setattr(study, "TIMED_SENTENCES", 16)
     scores = tmp_path / "dev.tsv"
-    scores.write_text("sentence1\tsentence2\tscore\nA cat sits.\tA cat is sitting.\t5\nA cat.\tThe stock fell.\t0\nA dog.\tA cat.\t2\n")
+    scores.write_text(
+        "sentence1\tsentence2\tscore\nA cat sits.\tA cat is sitting.\t5\nA cat.\tThe stock fell.\t0\nA dog.\tA cat.\t2\n"
+    )
     result = study.quickstart(output=tmp_path / "run", sts=scores)
     teacher, undistilled, student = result["comparison"]
     assert result["comparison"] == json.loads((tmp_path / "run" / "comparison.json").read_text())

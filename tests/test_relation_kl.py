@@ -403,3 +403,17 @@ def test_all_that_is_allocated_grows_with_the_batch_not_with_its_square(device):
     mask = torch.arange(32) < torch.tensor([[32], [20], [20], [7]])
     few, many = (allocations(4 * k, 32, mask=mask.repeat(k, 1)).total for k in (2, 16))
     assert many < 9 * few
+
+
+def test_a_batch_without_sequences_is_zero():
+    feature = torch.zeros(0, 4, 8, requires_grad=True)
+    loss = relation_kl(teacher=(feature.detach(),) * 2, student=(feature, feature), relation_heads=2)
+    loss.backward()
+    assert loss.item() == 0
+    assert feature.grad.shape == feature.shape
+
+
+def test_an_unknown_reduction_is_refused():
+    feature = torch.zeros(1, 4, 8)
+    with pytest.raises(UserError, match='"mean" or "none"'):
+        relation_kl(teacher=(feature, feature), student=(feature, feature), relation_heads=2, reduction="sum")

@@ -79,7 +79,7 @@ def check_same_tokenizer(teacher: PreTrainedTokenizerBase, student: PreTrainedTo
     differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
     if differing:
         shown = ", ".join(f"{token!r} ({ours.get(token, 'none')} and {theirs.get(token, 'none')})" for token in differing[:3])
-        problem = f"{len(differing)} tokens have other ids, the first {shown}"
+        problem = f"they differ in {len(differing)} tokens, first {shown}"
     elif teacher.special_tokens_map != student.special_tokens_map:
         problem = f"the special tokens are {teacher.special_tokens_map} and {student.special_tokens_map}"
     else:

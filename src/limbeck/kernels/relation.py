@@ -52,7 +52,7 @@ def relation_kl(
         pair_mask: (1 or batch, 1 or A_r, n, n) bool, true where query row t may attend to key column j. It narrows
             the relation further; a row without any allowed key contributes nothing.
         bias: for teacher and student what is added to the scores before the softmax, each broadcastable to
-            (batch, A_r, n, n); the student's is differentiable.
+            (batch, A_r, n, n) and finite (exclude pairs by pair_mask); the student's is differentiable.
         scale: the factors on the dot-products of teacher and student; None means 1 / sqrt(d_r), d_r = w / A_r.
         reduction: "mean" over the sequences that have a valid token, or "none" for one value a sequence.
 
@@ -78,7 +78,9 @@ def relation_kl(
         per_sequence: Tensor = _RelationKL.apply(settings, *teacher, *student, bias_s)
     if reduction == "none":
         return per_sequence
-    present = per_sequence.shape[0] if mask is None else mask.bool().any(dim=1).sum().clamp(min=1)
+    if reduction != "mean":
+        raise UserError(f'relation_kl: there is no reduction {reduction!r}; choose "mean" or "none".')
+    present = max(1, per_sequence.shape[0]) if mask is None else mask.bool().any(dim=1).sum().clamp(min=1)
     return per_sequence.sum() / present
 
 
@@ -242,7 +244,7 @@ def _groups(feature: Tensor, mask: Tensor | None, heads: int) -> Iterator[_Group
     """The sequences of a batch by their number of valid tokens, so that padding costs nothing."""
     batch, length = feature.shape[:2]
     if mask is None or bool(mask.all()):
-        if length:
+        if batch and length:
             yield _Group(torch.arange(batch, device=feature.device), None, length, heads)
         return
     counts = mask.bool().sum(dim=1)
