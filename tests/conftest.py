@@ -118,6 +118,7 @@ def minilm():
 @pytest.fixture
 def real_data():
     """The folder of real text and benchmarks."""
-    if "LIMBECK_DATA" not in os.environ:
-        pytest.skip("LIMBECK_DATA names no folder of real data")
-    return Path(os.environ["LIMBECK_DATA"])
+    folder = Path(os.environ.get("LIMBECK_DATA", ""))
+    if "LIMBECK_DATA" not in os.environ or not folder.is_dir():
+        pytest.skip("the environment variable LIMBECK_DATA names no folder of real data")
+    return folder

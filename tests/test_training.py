@@ -17,7 +17,7 @@ import limbeck
 from limbeck.cli import main
 from limbeck.encoders.loading import load_encoder
 from limbeck.recipe import Recipe
-from limbeck.training import distill as distill_module
+from limbeck.training import assemble as assemble_module
 from limbeck.training.stage import Plan
 
 TINY = {"steps": 4, "batch_size": 8, "max_length": 16, "dropout": 0.0, "precision": "float32", "log_every": 1, "quiet": True}
@@ -139,14 +139,14 @@ def test_exactly_what_lies_beyond_the_loss_is_frozen(distil, teacher, objective,
 
 def test_the_teacher_stays_as_it_is(distil, monkeypatch):
     seen = []
-    build = distill_module.build_stage
+    build = assemble_module.build_stage
 
     def watched(student, teacher, *rest):
         stage = build(student, teacher, *rest)
         seen.append((stage, {name: value.clone() for name, value in teacher.state_dict().items()}))
         return stage
 
-    monkeypatch.setattr(distill_module, "build_stage", watched)
+    monkeypatch.setattr(assemble_module, "build_stage", watched)
     distil(dropout=0.5, holdout="0.1", eval_every=2)
     stage, before = seen[0]
     teacher, student = stage.teacher.model, stage.module.student
@@ -181,11 +181,11 @@ def test_one_process_can_run_with_one_precision_after_the_other(distil):
 
 
 def test_a_probed_precision_is_recorded_and_taken_again(distil, monkeypatch):
-    monkeypatch.setattr(distill_module, "faster_precision", lambda stage: "bf16")
+    monkeypatch.setattr(assemble_module, "faster_precision", lambda stage: "bf16")
     run = distil(precision="auto", checkpoint_every=2)
     assert "precision: bf16" in (run.path / "recipe.yaml").read_text()
     (run.path / "summary.json").unlink()
-    monkeypatch.setattr(distill_module, "faster_precision", lambda stage: pytest.fail("probed again"))
+    monkeypatch.setattr(assemble_module, "faster_precision", lambda stage: pytest.fail("probed again"))
     distil(precision="auto", checkpoint_every=2, resume="auto")
 
 

@@ -83,5 +83,5 @@ def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encod
     student.model.load_state_dict(weights, strict=False)
     for target, layer in zip(targets, layers, strict=True):
         target.load_state_dict(sources[layer - 1].state_dict())
-    cut = f"layers {', '.join(map(str, layers))} of {teacher.source}"
+    cut = f"layers {', '.join(map(str, layers))} of the teacher"
     return replace(student, source=cut, pooler_trained=teacher.pooler_trained)

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterable, Mapping
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate.utils import broadcast_object_list
 
-from limbeck.data.batches import PackedSource, Special
-from limbeck.data.text import Unit, hold_out, read_units, text_files
-from limbeck.data.tokens import tokenize
 from limbeck.encoders.cost import count_parameters
-from limbeck.encoders.loading import Encoder, load_encoder
-from limbeck.encoders.students import build_student, chosen_layers
-from limbeck.errors import UserError
-from limbeck.objectives import AnyObjective
-from limbeck.recipe import Recipe, holdout_share, plain, read_recipe, validate, write_recipe
+from limbeck.recipe import Recipe, read_recipe, validate, write_recipe
 from limbeck.text import count, millions
+from limbeck.training.assemble import Parts, assemble, check_same_recipe
 from limbeck.training.card import model_card
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
 from limbeck.training.loop import Loop, this_process
-from limbeck.training.precision import faster_precision
 from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
-from limbeck.training.stage import Plan, Stage, build_stage, set_dropout
-from limbeck.training.summary import summarise
+from limbeck.training.stage import Plan
+from limbeck.training.summary import public_name, summarise
 
 
 @dataclass(frozen=True)
@@ -113,106 +104,25 @@ def run_recipe(
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
     folder.check_free(resume=resume == "auto", overwrite=overwrite)
     earlier = read_recipe(folder.recipe) if resume == "auto" and folder.recipe.exists() else None
-    teacher = load_encoder(recipe.teacher)
-    student, objective = _student_and_objective(recipe, teacher)
-    source, holdout = _sources(recipe, teacher, reporter)
-    stage = build_stage(student.model, teacher.model, objective, source, holdout).to(here.device)
-    set_dropout(student.model, recipe.dropout)
-    resolved = _resolve(recipe, objective, stage, teacher, student, earlier)
+    parts = assemble(recipe, earlier, reporter)
     if earlier is not None:
-        _check_same_recipe(earlier, resolved, folder)
+        check_same_recipe(earlier, parts.recipe, folder)
         if folder.finished:
             reporter.say(f"{folder.path} is finished already.")
             return Run(folder.path, folder.student, folder.read_summary())
     elif here.is_main_process:
         folder.clear()
-        folder.write_recipe(write_recipe(resolved))
+        folder.write_recipe(write_recipe(parts.recipe))
     if here.is_main_process:
         folder.remove_leftovers()
     here.wait_for_everyone()
-    return _train(resolved, stage, teacher, student, folder, reporter)
+    return _train(parts, folder, reporter)
 
 
-def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, AnyObjective]:
-    student = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=recipe.objective.equal_heads)
-    positions = min(teacher.shape.positions, student.shape.positions)
-    if recipe.max_length > positions:
-        raise UserError(f"A length of {recipe.max_length} was asked for, but the model has only {positions} positions.")
-    return student, recipe.objective.resolve(teacher.shape, student.shape)
-
-
-def _sources(recipe: Recipe, teacher: Encoder, reporter: Reporter) -> tuple[PackedSource, PackedSource | None]:
-    """The training text and the held-out text, packed into blocks."""
-    units: Iterable[Unit] = read_units(text_files(recipe.corpus))
-    held: Iterable[Unit] = []
-    share = None if recipe.holdout is None else holdout_share(recipe.holdout)
-    if share is not None:
-        units, held = hold_out(units, share)
-    elif recipe.holdout is not None:
-        held = read_units(text_files([recipe.holdout]))
-    source = _pack(units, recipe, teacher)
-    holdout = None if recipe.holdout is None else _pack(held, recipe, teacher)
-    reporter.say(
-        f"{count(source.tokens)} tokens of text in {count(len(source))} blocks of {recipe.max_length}"
-        f" ({source.tokens / (len(source) * recipe.max_length):.1%} real)"
-        + ("" if holdout is None else f", {count(holdout.tokens)} tokens held out")
-        + ("" if not source.empty_units else f"; {source.empty_units} lines without a token were dropped")
-    )
-    return source, holdout
-
-
-def _pack(units: Iterable[Unit], recipe: Recipe, teacher: Encoder) -> PackedSource:
-    tokens = tokenize(units, teacher.tokenizer)
-    return PackedSource(tokens, Special.of(teacher.tokenizer), recipe.max_length, recipe.seed)
-
-
-def _resolve(
-    recipe: Recipe, objective: AnyObjective, stage: Stage, teacher: Encoder, student: Encoder, earlier: Mapping[str, Any] | None
-) -> Recipe:
-    """The recipe with every decision made; probed ones are taken from an earlier part of the same run."""
-    processes = this_process().num_processes
-    per_step = recipe.batch_size * stage.source.tokens / len(stage.source)
-    if recipe.tokens is not None:
-        steps = math.ceil(recipe.tokens / per_step)
-    else:
-        steps = recipe.steps or math.ceil((recipe.epochs or 1) * len(stage.source) / recipe.batch_size)
-    decided = None if earlier is None else validate(Recipe, earlier)
-    precision, micro_batch_size = recipe.precision, recipe.micro_batch_size
-    if precision == "auto":
-        # All processes go by the first one's clock.
-        precision = decided.precision if decided else broadcast_object_list([faster_precision(stage)])[0]
-    if micro_batch_size == "auto":
-        micro_batch_size = decided.micro_batch_size if decided else max(1, recipe.batch_size // processes)
-    init = recipe.init
-    if init == "layers":
-        init = "layers:" + ",".join(map(str, chosen_layers(init, teacher.shape.layers, student.shape.layers)))
-    return replace(
-        recipe,
-        student=str(student.shape),
-        objective=objective,
-        init=init,
-        steps=steps,
-        tokens=None,
-        epochs=None,
-        precision=precision,
-        micro_batch_size=micro_batch_size,
-    )
-
-
-def _check_same_recipe(earlier: Mapping[str, Any], resolved: Recipe, folder: RunFolder) -> None:
-    now = plain(resolved)
-    then = plain(validate(Recipe, earlier))
-    changed = [f"{name} ({then[name]} then, {now[name]} now)" for name in now if now[name] != then[name]]
-    if changed:
-        raise UserError(
-            f"{folder.path} holds a run with another recipe: {'; '.join(changed)}. Resume it with the recipe it began "
-            "with, or name another directory."
-        )
-
-
-def _train(recipe: Recipe, stage: Stage, teacher: Encoder, student: Encoder, folder: RunFolder, reporter: Reporter) -> Run:
+def _train(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
+    recipe, stage, teacher, student = parts.recipe, parts.stage, parts.teacher, parts.student
     unreached = freeze_unreachable(stage)
-    _announce(recipe, teacher, student, unreached, reporter)
+    _announce(parts, unreached, reporter)
     if recipe.precision == "bf16":
         teacher.model.bfloat16()
     torch.manual_seed(recipe.seed)
@@ -221,22 +131,33 @@ def _train(recipe: Recipe, stage: Stage, teacher: Encoder, student: Encoder, fol
     progress = loop.train()
     summary = summarise(recipe, teacher, student, unreached, progress, folder, str(loop.accelerator.device))
     if loop.accelerator.is_main_process:
-        export_student(folder.student, student.model, teacher.tokenizer, model_card(summary, write_recipe(recipe)))
+        card = model_card(summary, write_recipe(_without_folders(recipe)))
+        export_student(folder.student, student.model, teacher.tokenizer, card)
         folder.write_summary(summary)
     reporter.say(f"student written to {folder.student}")
     return Run(folder.path, folder.student, summary)
 
 
-def _announce(recipe: Recipe, teacher: Encoder, student: Encoder, unreached: list[str], reporter: Reporter) -> None:
-    for role, encoder in (("teacher", teacher), ("student", student)):
+def _without_folders(recipe: Recipe) -> Recipe:
+    """The recipe as others may read it: files by their names alone, not where they lie on this machine."""
+    corpus = [Path(path).name for path in recipe.corpus]
+    holdout = None if recipe.holdout is None else Path(recipe.holdout).name
+    init = Path(recipe.init).name if Path(recipe.init).exists() else recipe.init
+    return replace(recipe, teacher=public_name(recipe.teacher), corpus=corpus, holdout=holdout, init=init)
+
+
+def _announce(parts: Parts, unreached: list[str], reporter: Reporter) -> None:
+    recipe = parts.recipe
+    for role, encoder in (("teacher", parts.teacher), ("student", parts.student)):
         size = millions(count_parameters(encoder.model).total)
-        reporter.say(f"{role}: {encoder.shape}, {size} parameters, {encoder.source}")
-    reporter.say(f"objective: {recipe.objective}")
-    reporter.say(
-        f"training: {count(recipe.steps or 0)} steps of {recipe.batch_size} x {recipe.max_length} tokens in "
-        f"{recipe.micro_batch_size} x {recipe.max_length}, {recipe.precision}"
+        reporter.fact(role, f"{encoder.shape}, {size} parameters, {encoder.source}")
+    reporter.fact("objective", str(recipe.objective))
+    size = f"{recipe.batch_size} x {recipe.max_length}"
+    reporter.fact(
+        "training",
+        f"{count(recipe.steps or 0)} steps of {size} tokens, {recipe.micro_batch_size} sequences at a time, {recipe.precision}",
     )
-    modules = dict.fromkeys(name.rpartition(".")[0] for name in unreached)
-    reporter.say(
-        f"beyond the objective's reach, so {len(unreached)} tensors keep their first weights: {', '.join(modules) or 'none'}"
+    modules = dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in unreached)
+    reporter.fact(
+        "untrained", f"{len(unreached)} tensors that the objective's gradient does not reach: {', '.join(modules) or 'none'}"
     )

@@ -29,6 +29,10 @@ class Reporter:
         """Print a line."""
         self._console.print(text, markup=False)
 
+    def fact(self, name: str, text: str) -> None:
+        """Print what the run is made of, name and text in two columns."""
+        self.say(f"{name:<10} {text}")
+
     @contextmanager
     def training(self, steps: int, done: int) -> Iterator[None]:
         """While training from step `done` to `steps`."""

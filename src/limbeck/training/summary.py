@@ -31,7 +31,7 @@ def summarise(
     losses = [record["loss"] for record in log if "loss" in record]
     held_out = [record for record in log if "holdout_loss" in record]
     return {
-        "teacher": {"name": _name(teacher.source), **_encoder(teacher)},
+        "teacher": {"name": public_name(teacher.source), **_encoder(teacher)},
         "student": {**_encoder(student), "init": student.source, "pooler_trained": student.pooler_trained},
         "objective": plain(recipe)["objective"],
         "training": {
@@ -67,6 +67,6 @@ def _parts(parameters: Parameters) -> dict[str, int]:
     return {**asdict(parameters), "total": parameters.total}
 
 
-def _name(source: str) -> str:
+def public_name(source: str) -> str:
     """A folder's own name, which says something to others; a hub name as it is."""
     return Path(source).resolve().name if Path(source).is_dir() else source
