@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
 from pydantic_core import PydanticUndefined
+from typing_extensions import dataclass_transform
 
 from limbeck.errors import UserError
 
