@@ -10,7 +10,7 @@ from limbeck.encoders.embedding import embed
 from limbeck.encoders.loading import Encoder
 
 
-def milliseconds_a_sentence(encoders: Sequence[Encoder], sentences: Sequence[str], rounds: int = 5) -> list[float]:
+def milliseconds_a_sentence(encoders: Sequence[Encoder], sentences: Sequence[str], rounds: int = 3) -> list[float]:
     """Time to embed a sentence, tokenisation included, in batches of similar length.
 
     The encoders take turns, so that a machine whose speed drifts treats all alike.

@@ -98,9 +98,9 @@ class StudentShape:
         for heads in wanted:
             if self.width % heads == 0:
                 return heads
-        reason = "as many as the teacher's, which this objective compares one by one" if same and not self.heads else "attention"
+        reason = ", as many as the teacher has" if same and not self.heads else ""
         raise UserError(
-            f"A width of {self.width} cannot be split into {wanted[0]} heads ({reason}); "
+            f"A width of {self.width} cannot be split into {wanted[0]} attention heads{reason}; "
             f"write {self.layers}x{self.width}/HEADS with one of {', '.join(map(str, common_divisors(self.width)))}"
-            + (", or use minilmv2, which needs no equal heads." if same else ".")
+            + (", or use --objective minilmv2 and --init random, which need no equal heads." if same else ".")
         )

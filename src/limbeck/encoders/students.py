@@ -18,17 +18,18 @@ def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *
         init: "random"; "layers" (layers chosen by `default_cut`) or "layers:1,3,6" copies the teacher's embeddings, these
             layers and its pooler; anything else is the folder of an earlier student.
         seed: decides random weights.
-        teacher_heads: whether the student needs as many attention heads as the teacher.
+        teacher_heads: whether the objective needs as many attention heads as the teacher has; copied layers do anyway.
 
     Raises:
         UserError: the shape is impossible, or the start does not fit it.
     """
-    config = shape.config(teacher.model.config, teacher_heads=teacher_heads)
-    if init == "random" or init == "layers" or init.startswith("layers:"):
+    copied = init == "layers" or init.startswith("layers:")
+    config = shape.config(teacher.model.config, teacher_heads=teacher_heads or copied)
+    if copied:
         student = new_encoder(config, teacher.tokenizer, seed)
-        if init != "random":
-            student = _copy_layers(teacher, student, chosen_layers(init, teacher.shape.layers, shape.layers))
-        return student
+        return _copy_layers(teacher, student, chosen_layers(init, teacher.shape.layers, shape.layers))
+    if init == "random":
+        return new_encoder(config, teacher.tokenizer, seed)
     student = load_encoder(init)
     check_same_tokenizer(teacher.tokenizer, student.tokenizer)
     if str(student.shape) != str(EncoderShape.of(config)):

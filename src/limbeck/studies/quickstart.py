@@ -35,7 +35,7 @@ from limbeck.training.stage import build_stage
 
 PAIRS = 2000
 """Held-out sentence pairs: half neighbours in an article, half drawn at random."""
-TIMED_SENTENCES = 256
+TIMED_SENTENCES = 128
 BYTES_A_PARAMETER = 4
 
 
@@ -116,7 +116,7 @@ def compare(run: Run, scored: tuple[list[SentencePair], Any] | None) -> list[Row
     units = list(read_units([WIKIPEDIA_HELD_OUT]))
     pairs = sentence_pairs(units, PAIRS, recipe.seed)
     milliseconds = milliseconds_a_sentence(list(encoders.values()), [first for first, _ in pairs[:TIMED_SENTENCES]])
-    reference = cosines(teacher, pairs)
+    similarities = {name: cosines(encoder, pairs) for name, encoder in encoders.items()}
     rows = []
     for (name, encoder), speed in zip(encoders.items(), milliseconds, strict=True):
         parameters = count_parameters(encoder.model).total
@@ -128,7 +128,7 @@ def compare(run: Run, scored: tuple[list[SentencePair], Any] | None) -> list[Row
                 megabytes=parameters * BYTES_A_PARAMETER / 1e6,
                 milliseconds_a_sentence=speed,
                 relation_kl=_relation_kl(recipe, teacher, encoder, units),
-                teacher_spearman=spearman(reference, cosines(encoder, pairs)),
+                teacher_spearman=spearman(similarities["teacher"], similarities[name]),
                 sts_spearman=None if scored is None else spearman(cosines(encoder, scored[0]), scored[1]),
             )
         )
