@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint clean
+.PHONY: help quickstart test lint study clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,6 +19,10 @@ lint: $(VENV)/.test  ## check style and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+study: $(VENV)/.quickstart  ## make the results in benchmarks/results again (half an hour; LIMBECK_DATA names the data)
+	$(BIN)/python benchmarks/loss_memory.py --output benchmarks/results/loss-memory.json
+	$(BIN)/python benchmarks/quickstart_settings.py $(LIMBECK_DATA)/glue/STS-B --output benchmarks/results/quickstart-settings
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -48,4 +48,4 @@ def main(output: str, steps: int = 60) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

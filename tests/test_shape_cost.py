@@ -83,7 +83,7 @@ def test_all_else_is_the_teachers():
     ("student", "teacher_heads", "words"),
     [
         ("6x100", False, ["100", "12 attention heads", "1, 2, 4, 5, 10, 20, 25, 50, 100"]),
-        ("6x384/5", False, ["384", "5 attention heads", "6x384/HEADS", "1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 384"]),
+        ("6x384/5", False, ["384", "5 attention heads", "6x384/HEADS", "1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192"]),
         ("6x100", True, ["100", "16 attention heads", "teacher", "1, 2, 4, 5, 10, 20, 25, 50, 100", "minilmv2"]),
     ],
 )
