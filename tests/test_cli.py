@@ -63,6 +63,10 @@ def test_quiet_says_nothing(arguments, capsys):
         (["--holdout", "0.001"], "too small to hold out"),
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["--resume", "maybe"], "--resume"),
+        (["--resume", "auto", "--overwrite"], "give one of them"),
+        (["--over"], "unrecognized arguments"),
+        (["--corpus", ""], "--corpus"),
+        (["--epochs", "inf"], "--epochs"),
     ],
 )
 def test_wrong_input_is_answered_in_one_line_and_leaves_nothing(arguments, changes, expected, capsys, tmp_path):
@@ -86,6 +90,21 @@ def test_flags_override_a_recipe_file(arguments, tmp_path):
     assert "- qk" in resolved
 
 
+def test_a_flag_for_the_length_overrides_the_recipe_files(arguments, tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("epochs: 3\n")
+    assert main([*arguments, "--config", str(file), "--quiet"]) == 0
+    assert "steps: 2" in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
+def test_a_corpus_named_twice_is_read_whole(arguments, tmp_path):
+    more = tmp_path / "more.txt"
+    more.write_text("f g h\n")
+    assert main([*arguments, "--corpus", str(more), "--quiet"]) == 0
+    assert "more.txt" in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert "/text.txt" in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
 def test_exit_codes(arguments, monkeypatch):
     def stop(error):
         def command(*_, **__):
@@ -96,6 +115,7 @@ def test_exit_codes(arguments, monkeypatch):
 
     assert stop(KeyboardInterrupt()) == 130
     assert stop(CheckFailed("diverged")) == 1
+    assert stop(OSError(28, "No space left on device")) == 1
 
 
 def test_the_package_runs_as_a_module():

@@ -37,11 +37,17 @@ def word_tokenizer(vocabulary):
 
 
 def test_units_become_the_tokenizers_own_tokens_without_special_ones(tiny_tokenizer):
-    texts = ["The copper still", "vapours, dropping slowly", "Zürich 1920 ☃", "a [SEP] in the text"]
+    texts = ["The copper still", "vapours, dropping slowly", "Zürich 1920 ☃", "a still in the text"]
     tokens = tokenize(units(*texts), tiny_tokenizer)
     assert pieces(tokens) == [tiny_tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     assert tokens.documents.tolist() == [0, 1, 2, 3]
     assert tokens.lengths.tolist() == [len(piece) for piece in pieces(tokens)]
+
+
+def test_a_special_token_written_in_a_text_is_text(tiny_tokenizer):
+    (written,) = pieces(tokenize(units("copper [SEP] still [PAD]"), tiny_tokenizer))
+    assert not {tiny_tokenizer.sep_token_id, tiny_tokenizer.pad_token_id} & set(written)
+    assert written[0] == tiny_tokenizer.convert_tokens_to_ids("copper")
 
 
 def test_limits_that_a_tokenizer_file_asks_for_do_not_apply(minilm):

@@ -2,6 +2,7 @@
 
 import gzip
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -111,9 +112,17 @@ def test_about_the_share_asked_for_is_held_out_and_nothing_is_lost(corpus, share
     trained, held = hold_out(corpus, share)
     assert len(held) / len(corpus) == pytest.approx(share, abs=0.015)
     for side in (trained, held):
-        chosen = set(side)
-        assert side == [unit for unit in corpus if unit in chosen]
+        chosen = {unit.text for unit in side}
+        assert [unit.text for unit in side] == [unit.text for unit in corpus if unit.text in chosen]
     assert len(trained) + len(held) == len(corpus)
+
+
+def test_units_stand_in_one_document_only_if_nothing_was_taken_out_between_them(corpus):
+    sides = hold_out(corpus, 0.3)
+    neighbours = {(one.text, other.text) for one, other in pairwise(corpus) if one.document == other.document}
+    for side in sides:
+        for one, other in pairwise(side):
+            assert (one.document == other.document) == ((one.text, other.text) in neighbours)
 
 
 def test_repeated_lines_fall_on_the_same_side(corpus):

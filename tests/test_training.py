@@ -307,7 +307,70 @@ def test_nothing_is_left_of_an_export_that_fails(distil, monkeypatch, tmp_path):
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("name", ["student", "checkpoints"])
+def test_what_no_run_wrote_is_never_removed(distil, tmp_path, name):
+    mine = tmp_path / "run" / name / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for changes in ({"overwrite": True}, {"resume": "auto"}):
+        with pytest.raises(limbeck.UserError, match="is not a run"):
+            distil(**changes)
+    assert mine.read_text() == "mine"
+
+
+def test_inputs_inside_the_run_directory_are_refused(distil, tmp_path):
+    run = distil()
+    for changes in ({"init": str(run.student)}, {"corpus": [run.path]}):
+        with pytest.raises(limbeck.UserError, match="lies in the run directory"):
+            distil(overwrite=True, **changes)
+    assert (run.student / "model.safetensors").exists()
+
+
+def test_text_that_is_held_out_is_not_trained_on(distil, corpus, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    lines = corpus.read_text().splitlines()
+    (folder / "train.txt").write_text("\n".join(lines[:200]))
+    alone = distil("alone", corpus=[folder])
+    (folder / "held.txt").write_text("\n".join(lines[200:]))
+    both = distil("both", corpus=[folder], holdout=folder / "held.txt")
+    assert equal(weights(alone), weights(both))
+    with pytest.raises(limbeck.UserError, match="all the text there is"):
+        distil("none", corpus=[folder / "held.txt"], holdout=folder / "held.txt")
+
+
+def test_names_of_held_out_files_may_be_numbers(distil, corpus, tmp_path):
+    held = tmp_path / "held" / "2024"
+    held.parent.mkdir()
+    held.write_text("the still\n")
+    assert "holdout: '2024'" in (distil(holdout=held).student / "README.md").read_text()
+
+
 # ---------------------------------------------------------------- resuming
+
+
+DAMAGES = {
+    "truncated weights": lambda folder: (folder / "student" / "model.safetensors").write_bytes(b"12345678"),
+    "missing optimiser": lambda folder: (folder / "optimizer.safetensors").unlink(),
+    "garbled progress": lambda folder: (folder / "progress.json").write_text("{"),
+    "another step": lambda folder: (folder / "progress.json").write_text('{"step": 99, "tokens": 1, "seconds": 1.0}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_of_a_damaged_checkpoint_the_one_before_is_used(distil, damage):
+    settings = {"dropout": 0.2, "checkpoint_every": 2, "steps": 7}
+    alone = distil("alone", **settings)
+    run = distil(**settings)
+    (run.path / "summary.json").unlink()
+    damage(max((run.path / "checkpoints").iterdir()))
+    assert equal(weights(alone), weights(distil(resume="auto", **settings)))
+    assert log_of(alone) == log_of(run)
+    (run.path / "summary.json").unlink()
+    for folder in (run.path / "checkpoints").iterdir():
+        damage(folder)
+    with pytest.raises(limbeck.UserError, match=r"damaged.*begin anew"):
+        distil(resume="auto", **settings)
 
 
 def command(teacher, corpus, output, precision):

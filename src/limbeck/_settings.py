@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
@@ -45,7 +45,7 @@ def described_settings(kind: type) -> list[Setting]:
             text=" ".join((field.description or "").split()),
             required=field.is_required(),
             default=_written(field.default),
-            repeated=field.annotation == list[str],
+            repeated=get_origin(field.annotation) is list,
         )
         for name, field in kind.__pydantic_fields__.items()  # type: ignore[attr-defined]
     ]
@@ -81,5 +81,7 @@ def described(error: ValidationError, spell: Any = str) -> UserError:
             problems.append(f"{name}{inner} is required")
         else:
             message = each["msg"].removeprefix("Value error, ")
-            problems.append(f"{name}{inner}: {message[:1].lower() + message[1:]}, not {each['input']!r}")
+            given = repr(each["input"])
+            shown = f", not {given[:80]}" if place and given not in message else ""
+            problems.append(f"{name}{inner}: {message[:1].lower() + message[1:]}{shown}")
     return UserError("; ".join(problems) + ".")

@@ -10,17 +10,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from safetensors import SafetensorError
+
 from limbeck import __version__
 from limbeck._settings import Setting, described_settings, flag
 from limbeck.errors import CheckFailed, UserError
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe, read_recipe, validate
 
+LENGTHS = {"steps", "tokens", "epochs"}
+"""Ways of saying how long to train; a flag for one overrides whichever the recipe file has."""
 DONE, CHECK_FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and where the help is."""
+    """Says in one line what is wrong, and where the help is; flags are written out."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
@@ -32,17 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], dict[str, Any]] = parsed.command
         result = command(parsed)
+        if parsed.json:
+            print(json.dumps(result, ensure_ascii=False), flush=True)
     except UserError as error:
         print(f"limbeck: {error}", file=sys.stderr)
         return WRONG_INPUT
     except CheckFailed as error:
         print(f"limbeck: {error}", file=sys.stderr)
         return CHECK_FAILED
+    except (OSError, SafetensorError) as error:
+        print(f"limbeck: {' '.join(str(error).split())}; what was complete before is still there", file=sys.stderr)
+        return CHECK_FAILED
     except KeyboardInterrupt:
         print("limbeck: interrupted; a run with checkpoints goes on with --resume auto", file=sys.stderr)
         return INTERRUPTED
-    if parsed.json:
-        print(json.dumps(result, ensure_ascii=False))
     return DONE
 
 
@@ -105,6 +115,7 @@ def _add_flag(group: Any, setting: Setting, prefix: str = "") -> None:
     group.add_argument(
         flag(setting.name),
         nargs="+" if setting.repeated else None,
+        action="extend" if setting.repeated else "store",
         metavar="PATH" if setting.repeated else setting.name.upper().replace("_", "-"),
         default=SUPPRESS,
         help=(prefix + setting.text + default).replace("%", "%%"),
@@ -124,6 +135,8 @@ def _objective_settings() -> dict[Setting, list[str]]:
 def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
     given = vars(parsed)
     values = {} if parsed.config is None else read_recipe(parsed.config)
+    if LENGTHS & given.keys():
+        values = {name: value for name, value in values.items() if name not in LENGTHS}
     values |= {s.name: given[s.name] for s in described_settings(Recipe) if s.name in given and s.name != "objective"}
     values["objective"] = _objective(given, values.get("objective"))
     recipe = validate(Recipe, values, flag)
@@ -134,8 +147,11 @@ def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def _objective(given: dict[str, Any], configured: Any) -> dict[str, Any]:
     """The objective's settings: those of the recipe file unless another method is named, then the flags."""
-    start = {"name": configured} if isinstance(configured, str) else configured or {"name": METHODS[0].name}
-    if given.get("objective", start.get("name")) != start.get("name"):
+    start = {"name": configured} if isinstance(configured, str) else configured or {}
+    if not isinstance(start, dict):
+        raise UserError(f"The recipe's objective must be a name or a mapping with a name, not {start!r}.")
+    start = {"name": METHODS[0].name, **start}
+    if given.get("objective", start["name"]) != start["name"]:
         start = {"name": given["objective"]}
     return start | {s.name: given[s.name] for s in _objective_settings() if s.name in given}
 

@@ -20,7 +20,9 @@ PositiveInt = Annotated[int, Field(ge=1)]
 
 
 def _paths(value: object) -> object:
-    return [str(path) for path in ([value] if isinstance(value, str | Path) else value)]  # type: ignore[attr-defined]
+    if isinstance(value, str | Path):
+        value = [value]
+    return [str(path) if isinstance(path, Path) else path for path in value] if isinstance(value, list | tuple) else value
 
 
 def _shape(text: str) -> str:
@@ -28,7 +30,8 @@ def _shape(text: str) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
+Text = Annotated[str, Field(min_length=1), BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
+Holdout = Annotated[Text, BeforeValidator(lambda value: str(value) if isinstance(value, float) else value)]
 
 
 @settings
@@ -37,7 +40,7 @@ class Recipe:
 
     teacher: Text
     """folder (or hub name) of the encoder that is mimicked"""
-    corpus: Annotated[list[str], BeforeValidator(_paths), Field(min_length=1)]
+    corpus: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_paths), Field(min_length=1)]
     """text files or folders of them, plain or gzip; a line is a unit, blank lines separate documents"""
     student: Annotated[str, AfterValidator(_shape)]
     """the student's shape, LAYERSxWIDTH[:FEED_FORWARD][/HEADS], such as 6x384"""
@@ -54,20 +57,20 @@ class Recipe:
     steps: PositiveInt | None = None
     """optimiser steps; give one of steps, tokens and epochs"""
     tokens: PositiveInt | None = None
-    """real tokens to train on, rounded up to whole steps"""
-    epochs: Annotated[float, Field(gt=0)] | None = None
+    """about how many real tokens to train on, in whole steps"""
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """passes over the corpus (1 if nothing is said)"""
-    learning_rate: Annotated[float, Field(gt=0)] = 6e-4
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 6e-4
     """the highest learning rate, reached after the warm-up"""
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.01
     """share of the steps over which the learning rate rises; it falls linearly to zero afterwards"""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decoupled weight decay, not on biases and norms"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """dropout of the student's hidden states and attention during training"""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """number format of the matrix products; auto: bf16 where a short probe finds it faster"""
-    holdout: Text | None = None
+    holdout: Holdout | None = None
     """text kept out of training, whose loss is reported: a file, or a share of the corpus such as 0.02"""
     eval_every: PositiveInt | None = None
     """steps between two evaluations on the held-out text; the end is always evaluated"""
@@ -75,7 +78,7 @@ class Recipe:
     """steps between two checkpoints that --resume can go on from"""
     log_every: PositiveInt = 10
     """steps between two lines of the log"""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """decides random weights, the order of the examples and dropout"""
 
     def __post_init__(self) -> None:
@@ -127,8 +130,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"The recipe {path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"The recipe {path} is no YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"The recipe {path} is no YAML that can be read: {' '.join(str(error).split())}") from error
     if not isinstance(fields, dict):
         raise UserError(f"The recipe {path} holds no fields; write lines such as 'student: 6x384'.")
     return fields
@@ -136,7 +139,13 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 def write_recipe(recipe: Recipe) -> str:
     """The recipe as YAML that `read_recipe` reads."""
-    return yaml.safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
+    return yaml_text(plain(recipe))
+
+
+def yaml_text(fields: dict[str, Any]) -> str:
+    """Plain values as YAML, in their order."""
+    text: str = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:

@@ -23,23 +23,34 @@ class Unit:
 
 
 def text_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that the paths name: a file itself, a folder's files in the order of their names.
+    """The files that the paths name, each once: a file itself, a folder's .txt and .txt.gz files in order of their names.
+
+    Hidden files are passed over.
 
     Raises:
-        UserError: a path does not exist, or a folder holds no .txt or .txt.gz file.
+        UserError: a path does not exist or is no regular file, or a folder cannot be read or holds no such file.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            found = sorted(f for f in path.rglob("*") if f.name.endswith((".txt", ".txt.gz")) and not f.is_dir())
-            if not found:
-                raise UserError(f"The folder {path} holds no .txt or .txt.gz file; name the files themselves.")
-            files.extend(found)
-        elif path.is_file():
-            files.append(path)
-        else:
+    files: dict[Path, Path] = {}
+    for path in (Path(path).expanduser() for path in paths):
+        try:
+            found = _texts_in(path) if path.is_dir() else [path]
+            missing = not path.exists()
+            irregular = not missing and not path.is_dir() and not path.is_file()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+        if missing:
             raise UserError(f"There is no text file {path}; check the path.")
-    return files
+        if irregular:
+            raise UserError(f"{path} is no regular file; write the text to a file first.")
+        if not found:
+            raise UserError(f"The folder {path} holds no .txt or .txt.gz file that can be read; name the files themselves.")
+        files.update({file.resolve(): file for file in found if file.resolve() not in files})
+    return list(files.values())
+
+
+def _texts_in(folder: Path) -> list[Path]:
+    named = (file for file in folder.rglob("*") if file.name.endswith((".txt", ".txt.gz")) and not file.name.startswith("."))
+    return sorted(file for file in named if file.is_file() or file.is_symlink())
 
 
 def read_units(files: Iterable[Path]) -> Iterator[Unit]:
@@ -79,15 +90,19 @@ def _lines(file: Path) -> Iterator[str]:
 def hold_out(units: Iterable[Unit], share: float) -> tuple[list[Unit], list[Unit]]:
     """Split units into those to train on and about a share that is kept out.
 
-    The text alone decides, so that repeated lines fall on the same side, whatever the seed.
+    The text alone decides, so that repeated lines fall on the same side, whatever the seed. Where a unit was taken out,
+    a new document begins, so that no one takes what now stands side by side for running text.
 
     Raises:
         UserError: one side would be empty.
     """
     sides: tuple[list[Unit], list[Unit]] = ([], [])
+    last, document = (False, -1), -1
     for unit in units:
-        digest = blake2b(unit.text.encode(), digest_size=8).digest()
-        sides[int.from_bytes(digest, "big") < share * 2**64].append(unit)
+        held = int.from_bytes(blake2b(unit.text.encode(), digest_size=8).digest(), "big") < share * 2**64
+        document += (held, unit.document) != last
+        last = (held, unit.document)
+        sides[held].append(Unit(unit.text, document))
     if not all(sides):
         raise UserError(f"The corpus is too small to hold out a share of {share}; name a file of its own instead.")
     return sides

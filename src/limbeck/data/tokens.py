@@ -82,4 +82,5 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
+    backend.encode_special_tokens = True  # "[SEP]" in a text is text
     return backend

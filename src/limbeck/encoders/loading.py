@@ -132,7 +132,7 @@ def _config(folder: Path) -> PretrainedConfig:
     except Exception as error:  # whatever transformers makes of a file that anyone may have written
         raise UserError(f"{folder / 'config.json'} cannot be read as a model configuration: {_one_line(error)}") from error
     config.dtype = torch.float32
-    return config
+    return _for_features(config, folder)
 
 
 def _model_of(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
@@ -141,6 +141,23 @@ def _model_of(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
         return _random_model(config, seed=0)
     except Exception as error:  # likewise
         raise UserError(f"{folder / 'config.json'} describes no model that can be built: {_one_line(error)}") from error
+
+
+def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
+    """Refuse what is no plain encoder, and undo settings that only change what a forward pass returns.
+
+    Raises:
+        UserError: a decoder, or quantised weights.
+    """
+    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+        raise UserError(f"{folder} holds a decoder (is_decoder or add_cross_attention in config.json); give an encoder.")
+    if getattr(config, "quantization_config", None) is not None:
+        raise UserError(f"{folder} holds quantised weights; give the model they were made from.")
+    config.output_attentions = False
+    config.output_hidden_states = False
+    config.return_dict = True
+    config.chunk_size_feed_forward = 0
+    return config
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -191,8 +208,17 @@ def _check_weights(model: PreTrainedModel, weights: dict[str, Tensor], family: F
     missing = sorted(key for key in expected if key not in weights)
     needed = [key for key in missing if not key.startswith(optional)]
     extra = sorted(key for key in weights if key not in expected and key.startswith(parts))
-    misshapen = sorted(key for key in expected if key in weights and weights[key].shape != expected[key].shape)
-    for keys, problem in ((needed, "lacks"), (extra, "has, but its config.json does not,"), (misshapen, "has in another shape")):
+    given = {key: weights[key] for key in sorted(expected) if key in weights}
+    misshapen = [key for key, value in given.items() if value.shape != expected[key].shape]
+    whole = [key for key, value in given.items() if not value.is_floating_point()]
+    broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
+    for keys, problem in (
+        (needed, "lacks"),
+        (extra, "has, but its config.json does not,"),
+        (misshapen, "has in another shape"),
+        (whole, "has as whole numbers"),
+        (broken, "has NaN or infinity in"),
+    ):
         if keys:
             rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             raise UserError(
@@ -210,7 +236,7 @@ def _tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBas
     files = tokenizer.vocab_files_names.values()
     if not any((folder / name).is_file() for name in files):  # transformers then invents one that knows no word
         raise UserError(f"{folder} holds no tokenizer ({' or '.join(files)}); put the model's own there.")
-    highest = max(tokenizer.get_vocab().values())
+    highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= config.vocab_size:
         raise UserError(
             f"The tokenizer in {folder} has ids up to {highest}, but the model has only {config.vocab_size} embedding "

@@ -94,6 +94,8 @@ def _check_shapes(teacher: Pair, student: Pair, mask: Tensor | None) -> None:
             )
     if mask is not None and mask.shape != places:
         raise UserError(f"relation_kl: the mask has shape {tuple(mask.shape)}; it must be {tuple(places)}.")
+    if mask is not None and mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
+        raise UserError("relation_kl: the mask must be bool, or hold 0 and 1 alone; it is no additive mask.")
 
 
 def _without_float16(pair: Pair) -> Pair:

@@ -16,8 +16,10 @@ METHODS = (MiniLMv2, MiniLM)
 
 
 def _named(value: object) -> object:
+    if isinstance(value, dict):
+        return {"name": METHODS[0].name, **value}
     return {"name": value} if isinstance(value, str) else value
 
 
 AnyObjective = Annotated[MiniLMv2 | MiniLM, BeforeValidator(_named), Field(discriminator="name")]
-"""One of the methods: an instance, a mapping with its ``name``, or the name alone."""
+"""One of the methods: an instance, a mapping of settings (with a ``name``, unless it is the first), or the name alone."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from limbeck.encoders.shape import EncoderShape
 
 FEATURES: tuple[Literal["q", "k", "v"], ...] = ("q", "k", "v")
-Weight = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Relation = Literal["qq", "kk", "vv", "qk", "kq", "qv", "vq", "kv", "vk"]
 
 BEST_LAYERS = {("bert", 24): 21, ("roberta", 24): 19, ("xlm-roberta", 24): 19}

@@ -65,13 +65,13 @@ def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, A
 
 def _sources(recipe: Recipe, teacher: Encoder, reporter: Reporter) -> tuple[PackedSource, PackedSource | None]:
     """The training text and the held-out text, packed into blocks."""
-    units: Iterable[Unit] = read_units(text_files(recipe.corpus))
-    held: Iterable[Unit] = []
+    files = text_files(recipe.corpus)
     share = None if recipe.holdout is None else holdout_share(recipe.holdout)
-    if share is not None:
-        units, held = hold_out(units, share)
-    elif recipe.holdout is not None:
-        held = read_units(text_files([recipe.holdout]))
+    held_files = [] if recipe.holdout is None or share is not None else text_files([recipe.holdout])
+    files = [file for file in files if file.resolve() not in {held.resolve() for held in held_files}]
+    if not files:
+        raise UserError("The held-out text is all the text there is; name other text to train on.")
+    units, held = hold_out(read_units(files), share) if share is not None else (read_units(files), read_units(held_files))
     source = _pack(units, recipe, teacher)
     holdout = None if recipe.holdout is None else _pack(held, recipe, teacher)
     reporter.fact(

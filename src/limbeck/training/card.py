@@ -52,7 +52,11 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str) -> str:
         "",
         f"- {count(training['steps'])} steps, {count(training['tokens'])} tokens, {training['seconds']:.0f} seconds "
         f"({count(training['tokens_per_second'])} tokens/s) in {training['precision']} on {training['device']}",
-        f"- loss at the start {training['first_loss']:.4f}, at the end {training['last_loss']:.4f}",
+        *(
+            [f"- loss at the start {training['first_loss']:.4f}, at the end {training['last_loss']:.4f}"]
+            if training["last_loss"] is not None
+            else []
+        ),
         *([f"- loss on held-out text {summary['holdout']['loss']:.4f}"] if summary["holdout"] else []),
         "",
         "```yaml",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from limbeck.encoders.loading import no_progress_bars
+from limbeck.errors import UserError
 from limbeck.training.folder import write_directory
 
 KEPT = 2
@@ -61,25 +64,41 @@ def save_checkpoint(
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints, oldest first."""
-    return sorted(folder.glob("step-*"))
-
-
-def read_progress(checkpoint: Path) -> Progress:
-    """Where in the run the checkpoint was taken."""
-    return Progress(**json.loads((checkpoint / PROGRESS).read_text()))
+    """The checkpoints, oldest first."""
+    return sorted(entry for entry in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", entry.name) and entry.is_dir())
 
 
 def restore(checkpoint: Path, model: PreTrainedModel, optimizer: Optimizer) -> Progress:
-    """Put model, optimiser and random numbers into the state they were saved in."""
-    model.load_state_dict(load_file(checkpoint / WEIGHTS), strict=True)
-    _set_optimizer_state(optimizer, model, load_file(checkpoint / OPTIMIZER))
-    _set_random_state(load_file(checkpoint / RANDOM))
-    return read_progress(checkpoint)
+    """Put model, optimiser and random numbers into the state they were saved in.
+
+    Raises:
+        UserError: the checkpoint is damaged; model, optimiser and random numbers are as before.
+    """
+    try:
+        weights, moments, random = (load_file(checkpoint / name) for name in (WEIGHTS, OPTIMIZER, RANDOM))
+        progress = Progress(**json.loads((checkpoint / PROGRESS).read_text()))
+        complete = (
+            weights.keys() == model.state_dict().keys()
+            and moments.keys() == _optimizer_keys(model)
+            and f"step-{progress.step:08d}" == checkpoint.name
+            and "cpu" in random
+        )
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise UserError(f"{checkpoint} is damaged ({' '.join(str(error).split())}).") from error
+    if not complete:
+        raise UserError(f"{checkpoint} is damaged (it holds something else than this run's state).")
+    model.load_state_dict(weights, strict=True)
+    _set_optimizer_state(optimizer, model, moments)
+    _set_random_state(random)
+    return progress
 
 
 def _trained(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _optimizer_keys(model: PreTrainedModel) -> set[str]:
+    return {f"{entry}/{name}" for name in _trained(model) for entry in ("step", "exp_avg", "exp_avg_sq")}
 
 
 def _optimizer_state(optimizer: Optimizer, model: PreTrainedModel) -> dict[str, Tensor]:

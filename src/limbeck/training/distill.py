@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from limbeck.encoders.cost import count_parameters
-from limbeck.recipe import Recipe, read_recipe, validate, write_recipe
+from limbeck.errors import UserError
+from limbeck.recipe import Recipe, plain, read_recipe, validate, write_recipe, yaml_text
 from limbeck.text import count, millions
 from limbeck.training.assemble import Parts, assemble, check_same_recipe
 from limbeck.training.card import model_card
@@ -102,7 +103,10 @@ def run_recipe(
     """
     here = this_process()
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
+    if resume not in ("never", "auto"):
+        raise UserError(f"resume must be never or auto, not {resume!r}.")
     folder.check_free(resume=resume == "auto", overwrite=overwrite)
+    folder.check_holds_none([recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])])
     earlier = read_recipe(folder.recipe) if resume == "auto" and folder.recipe.exists() else None
     parts = assemble(recipe, earlier, reporter)
     if earlier is not None:
@@ -131,19 +135,20 @@ def _train(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
     progress = loop.train()
     summary = summarise(recipe, teacher, student, unreached, progress, folder, str(loop.accelerator.device))
     if loop.accelerator.is_main_process:
-        card = model_card(summary, write_recipe(_without_folders(recipe)))
+        card = model_card(summary, yaml_text(_without_folders(recipe)))
         export_student(folder.student, student.model, teacher.tokenizer, card)
         folder.write_summary(summary)
     reporter.say(f"student written to {folder.student}")
     return Run(folder.path, folder.student, summary)
 
 
-def _without_folders(recipe: Recipe) -> Recipe:
+def _without_folders(recipe: Recipe) -> dict[str, Any]:
     """The recipe as others may read it: files by their names alone, not where they lie on this machine."""
-    corpus = [Path(path).name for path in recipe.corpus]
-    holdout = None if recipe.holdout is None else Path(recipe.holdout).name
-    init = Path(recipe.init).name if Path(recipe.init).exists() else recipe.init
-    return replace(recipe, teacher=public_name(recipe.teacher), corpus=corpus, holdout=holdout, init=init)
+    fields = plain(recipe)
+    for name in ("teacher", "init", "holdout"):
+        if fields[name] is not None and Path(fields[name]).exists():
+            fields[name] = public_name(fields[name])
+    return {**fields, "corpus": [public_name(path) for path in recipe.corpus]}
 
 
 def _announce(parts: Parts, unreached: list[str], reporter: Reporter) -> None:

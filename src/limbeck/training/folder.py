@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ CHECKPOINTS = "checkpoints"
 TEMPORARY = ".tmp-"
 """How names of what is being written begin, until it is whole and renamed."""
 COMPARISON = "comparison.json"
-PARTS = (STUDENT, RECIPE, SUMMARY, LOG, CHECKPOINTS, COMPARISON)
-"""Everything a run writes; --overwrite removes nothing else."""
+PARTS = (SUMMARY, STUDENT, LOG, CHECKPOINTS, COMPARISON, RECIPE)
+"""Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 
 class RunFolder:
@@ -48,27 +48,44 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end: the summary is the last thing written."""
-        return (self.path / SUMMARY).is_file()
+        return (self.path / SUMMARY).is_file() and (self.student / "config.json").is_file()
 
     def check_free(self, *, resume: bool, overwrite: bool) -> None:
-        """Refuse a directory that holds something already.
+        """Refuse a directory that cannot be written to, or whose content is not to be touched.
 
         Raises:
-            UserError: the path is a file; or it is not empty, and neither a run to resume nor one to overwrite.
+            UserError: the path is no directory or not writable; or it is not empty, and neither a run to resume nor one
+                to overwrite.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file; name a directory for the run.")
-        standing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if resume and overwrite:
+            raise UserError("--resume auto goes on with a run and --overwrite begins it anew; give one of them.")
+        try:
+            str(self.path).encode()
+            standing = next(place for place in (self.path, *self.path.absolute().parents) if os.path.lexists(place))
+            found = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
+        except (OSError, UnicodeEncodeError) as error:
+            raise UserError(f"{str(self.path)!r} cannot be the run's directory ({error}); name another.") from error
+        if not standing.is_dir():
+            raise UserError(f"{standing} is no directory; name a directory for the run.")
         if not os.access(standing, os.W_OK):
             raise UserError(f"Nothing can be written to {standing}; name a directory for the run that you may write to.")
-        found = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
-        if not found:
-            return
-        foreign = [name for name in found if name not in PARTS and not name.startswith(TEMPORARY)]
-        if foreign and (resume or overwrite):
-            raise UserError(f"{self.path} holds {', '.join(foreign[:3])}, which no run wrote; name another directory.")
-        if not (resume or overwrite):
+        if found and not (resume or overwrite):
             raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")
+        foreign = [name for name in found if name not in PARTS and not name.startswith(TEMPORARY)]
+        if foreign or (found and not self.recipe.is_file()):
+            shown = ", ".join((foreign or found)[:3])
+            raise UserError(f"{self.path} holds {shown}, but is not a run with a {RECIPE}; name another directory.")
+
+    def check_holds_none(self, inputs: Iterable[str]) -> None:
+        """Refuse inputs inside the run directory, which the run would overwrite.
+
+        Raises:
+            UserError: naming the first of them.
+        """
+        for given in inputs:
+            path = Path(given).expanduser()
+            if path.exists() and path.resolve().is_relative_to(self.path.resolve()):
+                raise UserError(f"{given} lies in the run directory {self.path}, which is written to; name another directory.")
 
     def clear(self) -> None:
         """Remove what an earlier run wrote, and make the directory."""
@@ -101,10 +118,10 @@ class RunFolder:
             log.write(json.dumps(record, ensure_ascii=False) + "\n")
 
     def read_log(self) -> list[dict[str, Any]]:
-        """The log's lines; a last one that a killed process left incomplete is passed over."""
+        """The log's lines; one that a killed process left incomplete is passed over."""
         path = self.path / LOG
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        return [record for line in lines if line.endswith(b"\n") and (record := _record(line)) is not None]
 
     def cut_log(self, step: int) -> None:
         """Remove the lines of steps after this one, which a resumed run will write again."""
@@ -112,8 +129,16 @@ class RunFolder:
         write_file(self.path / LOG, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
 
 
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "step" in record else None
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

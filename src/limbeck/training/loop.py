@@ -71,10 +71,22 @@ class Loop:
         self.progress = Progress(0, 0, 0.0)
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one."""
-        checkpoints = list_checkpoints(self.run.checkpoints)
-        if checkpoints:
-            self.progress = restore(checkpoints[-1], self.student, self.optimizer.optimizer)
+        """Go on from the newest checkpoint that is whole, if there is any.
+
+        Raises:
+            UserError: there are checkpoints, but every one is damaged.
+        """
+        damaged: list[str] = []
+        for checkpoint in reversed(list_checkpoints(self.run.checkpoints)):
+            try:
+                self.progress = restore(checkpoint, self.student, self.optimizer.optimizer)
+                break
+            except UserError as error:
+                damaged.append(str(error))
+                self.reporter.say(f"{error} The one before is tried.")
+        else:
+            if damaged:
+                raise UserError(f"{damaged[0]} No checkpoint is whole; begin anew with --overwrite.")
         if self.accelerator.is_main_process:
             self.run.cut_log(self.progress.step)
 
@@ -100,7 +112,14 @@ class Loop:
                     self._evaluate()
                 if saves:
                     self._save()
+        self._check_weights()
         return self.progress
+
+    def _check_weights(self) -> None:
+        """The last step's gradient was finite, but its weights need not be."""
+        broken = [name for name, parameter in self.student.named_parameters() if not torch.isfinite(parameter).all()]
+        if broken:
+            raise TrainingStopped(f"The weights {', '.join(broken[:3])} are not finite; lower the learning rate.")
 
     def _evaluate(self) -> None:
         """Write loss and terms on the held-out text to the log, if there is such text."""

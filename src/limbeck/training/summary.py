@@ -41,8 +41,8 @@ def summarise(
             "tokens_per_second": round(progress.tokens / progress.seconds, 1),
             "precision": recipe.precision,
             "device": device,
-            "first_loss": losses[0],
-            "last_loss": losses[-1],
+            "first_loss": losses[0] if losses else None,
+            "last_loss": losses[-1] if losses else None,
         },
         "holdout": {
             name.removeprefix("holdout_"): value for name, value in (held_out[-1] if held_out else {}).items() if name != "step"
@@ -68,5 +68,5 @@ def _parts(parameters: Parameters) -> dict[str, int]:
 
 
 def public_name(source: str) -> str:
-    """A folder's own name, which says something to others; a hub name as it is."""
-    return Path(source).resolve().name if Path(source).is_dir() else source
+    """A file's or folder's own name, which says something to others; a hub name as it is."""
+    return Path(source).resolve().name if Path(source).exists() else source
