@@ -94,6 +94,8 @@ def _resolve(
 ) -> Recipe:
     """The recipe with every decision made; probed ones are taken from an earlier part of the same run."""
     processes = this_process().num_processes
+    if recipe.batch_size % processes:
+        raise UserError(f"A batch of {recipe.batch_size} sequences cannot be split over {processes} processes evenly.")
     per_step = recipe.batch_size * stage.source.tokens / len(stage.source)
     if recipe.tokens is not None:
         steps = math.ceil(recipe.tokens / per_step)

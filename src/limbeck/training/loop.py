@@ -60,9 +60,6 @@ class Loop:
     def __init__(self, stage: Stage, plan: Plan, run: RunFolder, tokenizer: PreTrainedTokenizerBase, reporter: Reporter) -> None:
         self.stage, self.plan, self.run, self.tokenizer, self.reporter = stage, plan, run, tokenizer, reporter
         self.accelerator = make_accelerator(plan.precision)
-        processes = self.accelerator.num_processes
-        if plan.batch_size % processes:
-            raise UserError(f"A batch of {plan.batch_size} sequences cannot be split over {processes} processes.")
         self.student = stage.module.student
         optimizer = torch.optim.AdamW(
             parameter_groups(stage.module, plan.weight_decay), lr=plan.learning_rate, eps=EPSILON, fused=True
