@@ -19,6 +19,11 @@ __all__ = ["MiniLM", "MiniLMv2", "Recipe", "Run", "UserError", "capture", "disti
 
 __version__ = "0.1.0"
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __getattr__ = attach(
     __name__,
     {

@@ -77,6 +77,8 @@ def described(error: ValidationError, spell: Any = str) -> UserError:
         inner = f" ({'.'.join(place[1:])})" if len(place) > 1 else ""
         if each["type"] == "unexpected_keyword_argument":
             problems.append(f"{name}{inner}: no such setting")
+        elif each["type"] == "union_tag_invalid":
+            problems.append(f"{name}: there is no {each['ctx']['tag']!r}; choose one of {each['ctx']['expected_tags']}")
         elif each["type"] == "missing" or each["type"] == "missing_argument":
             problems.append(f"{name}{inner} is required")
         else:
@@ -84,4 +86,4 @@ def described(error: ValidationError, spell: Any = str) -> UserError:
             given = repr(each["input"])
             shown = f", not {given[:80]}" if place and given not in message else ""
             problems.append(f"{name}{inner}: {message[:1].lower() + message[1:]}{shown}")
-    return UserError("; ".join(problems) + ".")
+    return UserError("; ".join(problem.rstrip(".") for problem in problems) + ".")

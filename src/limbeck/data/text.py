@@ -39,7 +39,7 @@ def text_files(paths: Iterable[str | Path]) -> list[Path]:
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}.") from error
         if missing:
-            raise UserError(f"There is no text file {path}; check the path.")
+            raise UserError(f"There is no text file {path}, nor a folder of that name; check the path.")
         if irregular:
             raise UserError(f"{path} is no regular file; write the text to a file first.")
         if not found:

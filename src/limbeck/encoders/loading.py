@@ -111,7 +111,9 @@ def _folder(source: str) -> Path:
     if path.is_dir():
         return path
     if path.exists() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source):
-        raise UserError(f"There is no model folder {source!r}; give a folder with config.json and model.safetensors.")
+        raise UserError(
+            f"There is no model folder {source!r}; give a folder with config.json and model.safetensors, or a hub name."
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -42,7 +42,7 @@ BYTES_A_PARAMETER = 4
 LEGEND = (
     "ms         a sentence on this processor, in float32 and batches of 32",
     "KL         the objective's loss on held-out text",
-    f"agreement  Spearman of the teacher's and the model's cosines, {PAIRS:,} held-out pairs",
+    f"agreement  Spearman of teacher's and model's cosines, {PAIRS:,} held-out pairs",
     "STS-B      Spearman of cosines and human scores on the dev set (--sts FILE)",
 )
 

@@ -24,9 +24,9 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str) -> str:
         "pipeline_tag: feature-extraction",
         "tags: [limbeck, knowledge-distillation, " + summary["objective"]["name"] + "]",
         "---",
-        f"# {student['shape']} student of {teacher['name']}",
+        f"# {student['layers']}x{student['width']} student of {teacher['name']}",
         "",
-        f"A {student['model_type']} encoder of {student['layers']} layers and width {student['width']}, distilled with "
+        f"A {student['model_type'].upper()} encoder of {student['layers']} layers and width {student['width']}, distilled with "
         f"Limbeck by {summary['objective']['name']}.",
         "",
         "```python",
@@ -36,7 +36,15 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str) -> str:
         'model = AutoModel.from_pretrained("path/to/this/folder")',
         "```",
         "",
-        '`SentenceTransformer("path/to/this/folder")` loads it with mean pooling.',
+        '`SentenceTransformer("path/to/this/folder")` loads it with mean pooling, not normalised.',
+        *(
+            [
+                "",
+                "**Fine-tune it before you use its output**: the last layer's attention output and feed-forward part are random.",
+            ]
+            if student["init"] == "random"
+            else []
+        ),
         "",
         "## Size",
         "",

@@ -163,6 +163,4 @@ def _announce(parts: Parts, unreached: list[str], reporter: Reporter) -> None:
         f"{count(recipe.steps or 0)} steps of {size} tokens, {recipe.micro_batch_size} sequences at a time, {recipe.precision}",
     )
     modules = dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in unreached)
-    reporter.fact(
-        "untrained", f"{len(unreached)} tensors that the objective's gradient does not reach: {', '.join(modules) or 'none'}"
-    )
+    reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {', '.join(modules) or 'none'}")

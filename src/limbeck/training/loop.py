@@ -77,6 +77,7 @@ class Loop:
         for checkpoint in reversed(list_checkpoints(self.run.checkpoints)):
             try:
                 self.progress = restore(checkpoint, self.student, self.optimizer.optimizer)
+                self.reporter.fact("resumed", f"from {checkpoint}")
                 break
             except UserError as error:
                 damaged.append(str(error))
@@ -103,7 +104,7 @@ class Loop:
                 done = Progress(step + 1, self.progress.tokens + tokens, time.perf_counter() - started)
                 self.progress = done
                 saves = plan.checkpoint_every is not None and done.step % plan.checkpoint_every == 0
-                if done.step % plan.log_every == 0 or done.step == plan.steps or saves:
+                if done.step in (1, plan.steps) or done.step % plan.log_every == 0 or saves:
                     self._log(tally)
                 if done.step == plan.steps or (plan.eval_every is not None and done.step % plan.eval_every == 0):
                     self._evaluate()

@@ -69,4 +69,7 @@ def _parts(parameters: Parameters) -> dict[str, int]:
 
 def public_name(source: str) -> str:
     """A file's or folder's own name, which says something to others; a hub name as it is."""
-    return Path(source).resolve().name if Path(source).exists() else source
+    path = Path(source).resolve()
+    if not path.exists():
+        return source
+    return f"{path.parent.name}/{path.name}" if path.name in ("model", "student") else path.name
