@@ -318,6 +318,13 @@ def test_what_no_run_wrote_is_never_removed(distil, tmp_path, name):
     assert mine.read_text() == "mine"
 
 
+def test_what_a_killed_process_left_half_written_stops_no_run(distil, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".tmp-recipe.yaml").write_text("teacher: ")
+    run = distil(resume="auto")
+    assert not list(run.path.glob(".tmp-*"))
+
+
 def test_inputs_inside_the_run_directory_are_refused(distil, tmp_path):
     run = distil()
     for changes in ({"init": str(run.student)}, {"corpus": [run.path]}):

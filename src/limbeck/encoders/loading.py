@@ -54,8 +54,9 @@ def load_encoder(source: str | Path) -> Encoder:
     ``LayerNorm.gamma`` and ``beta``, a stored ``position_ids``) are understood.
 
     Raises:
-        UserError: no such model; no safetensors weights; a weight is missing, superfluous or of another shape than the
-            configuration says; the tokenizer has more tokens than the embedding has rows.
+        UserError: no such model; a decoder or quantised weights; no safetensors weights; a weight is missing, superfluous,
+            not finite or of another shape than the configuration says; the tokenizer has more tokens than the embedding
+            has rows.
     """
     folder = _folder(str(source))
     config = _config(folder)

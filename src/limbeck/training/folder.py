@@ -62,16 +62,17 @@ class RunFolder:
         try:
             str(self.path).encode()
             standing = next(place for place in (self.path, *self.path.absolute().parents) if os.path.lexists(place))
-            found = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
+            entries = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
         except (OSError, UnicodeEncodeError) as error:
             raise UserError(f"{str(self.path)!r} cannot be the run's directory ({error}); name another.") from error
+        found = [name for name in entries if not name.startswith(TEMPORARY)]
         if not standing.is_dir():
             raise UserError(f"{standing} is no directory; name a directory for the run.")
         if not os.access(standing, os.W_OK):
             raise UserError(f"Nothing can be written to {standing}; name a directory for the run that you may write to.")
         if found and not (resume or overwrite):
             raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")
-        foreign = [name for name in found if name not in PARTS and not name.startswith(TEMPORARY)]
+        foreign = [name for name in found if name not in PARTS]
         if foreign or (found and not self.recipe.is_file()):
             shown = ", ".join((foreign or found)[:3])
             raise UserError(f"{self.path} holds {shown}, but is not a run with a {RECIPE}; name another directory.")
