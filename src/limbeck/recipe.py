@@ -41,7 +41,14 @@ class Recipe:
     teacher: Text
     """folder (or hub name) of the encoder that is mimicked"""
     corpus: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_paths), Field(min_length=1)]
-    """text files or folders of them, plain or gzip; a line is a unit, blank lines separate documents"""
+    """text, JSON lines or Parquet, each also .gz or .zst, folders of them, saved data sets, what limbeck prepare wrote, or
+    datasets:NAME; in text a line is a unit and blank lines separate documents"""
+    corpus_weights: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] | None = None
+    """share of the tokens that comes of each corpus, in proportion; without it each text is seen once an epoch"""
+    corpus_alpha: Annotated[float, Field(ge=0, le=1)] | None = None
+    """weigh each corpus by its size to this power, as for languages: 1 as large as they are, 0 all alike"""
+    text_column: Annotated[str, Field(min_length=1)] = "text"
+    """where the text stands in JSON lines, Parquet and data sets"""
     student: Annotated[str, AfterValidator(_shape)]
     """the student's shape, LAYERSxWIDTH[:FEED_FORWARD][/HEADS], such as 6x384"""
     objective: AnyObjective = MiniLMv2()
@@ -49,7 +56,12 @@ class Recipe:
     init: Text = "random"
     """the student's first weights: random, layers, layers:1,3,6 (of the teacher) or the folder of an earlier student"""
     max_length: Annotated[int, Field(ge=8)] = 128
-    """tokens in a block, special tokens included"""
+    """tokens in a sequence, special tokens included"""
+    packing: Literal["auto", "full", "pairs", "single"] = "auto"
+    """full: units fill sequences; pairs: the same, split in two segments; single: a unit a sequence; auto: pairs where the
+    teacher has two segments, else full"""
+    long_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """share of the tokens that is packed to the model's full length, so that positions beyond max_length are trained"""
     batch_size: PositiveInt = 32
     """sequences in an optimiser step, over all processes"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
@@ -86,6 +98,12 @@ class Recipe:
         given = [name for name in ("steps", "tokens", "epochs") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} were given; give one of steps, tokens and epochs")
+        if self.corpus_weights is not None and len(self.corpus_weights) != len(self.corpus):
+            raise ValueError(
+                f"{len(self.corpus)} corpora were given, but {len(self.corpus_weights)} corpus_weights; give one each"
+            )
+        if self.corpus_weights is not None and self.corpus_alpha is not None:
+            raise ValueError("corpus_weights and corpus_alpha were given; give one of them")
         if self.holdout is not None and (share := holdout_share(self.holdout)) is not None and not 0 < share <= 0.5:
             raise ValueError(f"a held-out share of {share} was asked for; it must lie above 0 and at most at 0.5")
 

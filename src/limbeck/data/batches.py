@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.data.packing import Packed, pack
-from limbeck.data.tokens import Tokens
+from limbeck.data.packing import Packed, Packing, pack
+from limbeck.data.tokens import Shard, Tokens
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +23,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Batch = dict[str, Tensor]
-"""Inputs of a model: input_ids (batch, n), and attention_mask (batch, n) where something is padded."""
+"""Inputs of a model: input_ids (batch, n); attention_mask where something is padded; token_type_ids for pairs."""
+
+WINDOW = 4096
+"""Examples of an epoch's random order within which those of a length are brought together, where lengths differ."""
+RUN = 64
+"""How many of about one length follow each other."""
 
 
 class Source(Protocol):
@@ -31,21 +40,26 @@ class Source(Protocol):
     def examples(self, position: int, count: int) -> list[int]:
         """The numbers of the examples that stand at `position` (examples since the run's start) and after it."""
 
+    def split(self, examples: list[int], size: int) -> Iterator[list[int]]:
+        """Split examples into micro-batches that cost no more than `size` examples of the usual length."""
+
     def collate(self, examples: list[int]) -> Batch:
         """Put these examples into one batch."""
 
 
 @dataclass(frozen=True)
-class Special:
-    """The tokens that frame a block."""
+class Frame:
+    """The tokens that frame a sequence: begin A end, or begin A end B end."""
 
     begin: int
     end: int
     pad: int
+    between: int = 1
+    """How many end tokens stand between the two texts of a pair; RoBERTa has two."""
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Special:
-        """[CLS], [SEP] and [PAD] of a tokenizer.
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Frame:
+        """[CLS], [SEP] and [PAD] of a tokenizer, and how it joins a pair.
 
         Raises:
             UserError: the tokenizer lacks one of them.
@@ -53,67 +67,210 @@ class Special:
         begin, end, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
         if begin is None or end is None or pad is None:
             raise UserError("The tokenizer has no [CLS], [SEP] or padding token; an encoder's tokenizer has all three.")
-        return cls(begin, end, pad)
+        return cls(begin, end, pad, max(1, tokenizer("", "")["input_ids"].count(end) - 1))
+
+    def width(self, packing: Packing) -> int:
+        """How many tokens of a sequence frame its text."""
+        return 2 + self.between if packing == "pairs" else 2
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Text packed to one length."""
+
+    tokens: Tokens
+    packed: Packed
+    max_length: int
+    """Tokens in a sequence, special ones included."""
+    share: float = 1.0
+    """How often an epoch draws each of its sequences, on average."""
+
+    @classmethod
+    def of(cls, tokens: Tokens, frame: Frame, packing: Packing, max_length: int, share: float = 1.0) -> Portion:
+        """Pack text."""
+        return cls(tokens, pack(tokens, packing, max_length - frame.width(packing)), max_length, share)
+
+    @property
+    def draws(self) -> int:
+        """Sequences that an epoch draws from it."""
+        return max(1, round(len(self.packed) * self.share))
 
 
 class PackedSource:
-    """Blocks of a packed corpus, in another order each epoch."""
+    """Sequences of packed text, in another order each epoch.
 
-    def __init__(self, tokens: Tokens, special: Special, max_length: int, seed: int) -> None:
-        self.empty_units = tokens.empty
-        """Units of the corpus that became no token and were dropped."""
-        self._ids = tokens.ids
-        self._special = special
-        self._max_length = max_length
+    Where sequences differ in length, those of about one length follow each other, so that a batch holds little padding.
+
+    Args:
+        portions: what the text was packed to.
+        frame: the tokens that frame a sequence.
+        packing: how the text was packed; "pairs" are split in two where they are put into a batch.
+        seed: decides the order of the examples and where pairs are split.
+    """
+
+    def __init__(self, portions: Sequence[Portion], frame: Frame, packing: Packing, seed: int) -> None:
+        self._portions = tuple(portions)
+        self._frame = frame
+        self._packing = packing
         self._seed = seed
-        self._packed: Packed = pack(tokens, max_length - 2)
+        self._lengths = np.concatenate([portion.packed.sizes for portion in portions]) + frame.width(packing)
+        self._firsts = list(accumulate((len(portion.packed) for portion in portions[:-1]), initial=0))
+        self._mixed = packing == "single" or len({portion.max_length for portion in portions}) > 1
         self._epoch = -1
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return sum(portion.draws for portion in self._portions)
+
+    @property
+    def max_length(self) -> int:
+        """The usual length, which most sequences do not exceed."""
+        return min(portion.max_length for portion in self._portions)
 
     @property
     def tokens(self) -> int:
-        """Real tokens in an epoch, special ones included."""
-        return int(self._packed.lengths.sum() + self._packed.separated.sum()) + 2 * len(self)
+        """About how many real tokens an epoch has, special ones included."""
+        sizes = np.split(self._lengths, self._firsts[1:])
+        return round(sum(float(size.mean()) * part.draws for size, part in zip(sizes, self._portions, strict=True)))
+
+    @property
+    def real_share(self) -> float:
+        """The share of positions that are real tokens, if each sequence were padded to its portion's length."""
+        return self.tokens / sum(portion.draws * portion.max_length for portion in self._portions)
+
+    @property
+    def empty_units(self) -> int:
+        """Units of the text that became no token and were dropped."""
+        return sum(shard.empty for shard in self._shards)
+
+    @property
+    def unknown_share(self) -> float:
+        """The share of the text's tokens that the tokenizer does not know."""
+        return sum(shard.unknown for shard in self._shards) / sum(len(shard.ids) for shard in self._shards)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the text and of how it was packed: what a run must find again to go on."""
+        parts = [
+            f"{portion.tokens.fingerprint} {len(portion.packed)} {portion.max_length} {portion.draws}"
+            for portion in self._portions
+        ]
+        return blake2b("\n".join([self._packing, *parts]).encode(), digest_size=16).hexdigest()
 
     def examples(self, position: int, count: int) -> list[int]:
-        """The blocks at `position` and after it; each comes once an epoch, and epochs follow without a gap."""
-        return [int(self._epoch_order(place // len(self))[place % len(self)]) for place in range(position, position + count)]
+        """The sequences at `position` and after it; epochs follow each other without a gap.
+
+        Without shares other than one, each comes once an epoch.
+        """
+        epochs = (divmod(place, len(self)) for place in range(position, position + count))
+        return [int(self._epoch_order(epoch)[place]) for epoch, place in epochs]
+
+    def split(self, examples: list[int], size: int) -> Iterator[list[int]]:
+        """Split examples into micro-batches of at most `size` of the usual length, or as many tokens of longer ones."""
+        part: list[int] = []
+        longest = self.max_length
+        for example in examples:
+            longest = max(longest, int(self._lengths[example]))
+            if part and longest * (len(part) + 1) > size * self.max_length:
+                yield part
+                part, longest = [], max(self.max_length, int(self._lengths[example]))
+            part.append(example)
+        if part:
+            yield part
 
     def collate(self, examples: list[int]) -> Batch:
-        """[CLS] block [SEP], padded on the right to the longest; input_ids (batch, n) int64."""
-        rows = [self._block(example) for example in examples]
-        length = max(map(len, rows))
-        input_ids = np.full((len(rows), length), self._special.pad, dtype=np.int64)
+        """The sequences in their frames, padded on the right to the longest; each tensor (batch, n)."""
+        rows = [self._row(example) for example in examples]
+        length = max(len(ids) for ids, _ in rows)
+        input_ids = np.full((len(rows), length), self._frame.pad, dtype=np.int64)
         mask = np.zeros((len(rows), length), dtype=np.bool_)
-        for place, row in enumerate(rows):
-            input_ids[place, : len(row)] = row
-            mask[place, : len(row)] = True
+        segments = np.zeros((len(rows), length), dtype=np.int64)
+        for place, (ids, second) in enumerate(rows):
+            input_ids[place, : len(ids)] = ids
+            mask[place, : len(ids)] = True
+            segments[place, second : len(ids)] = 1
         batch = {"input_ids": torch.from_numpy(input_ids)}
-        return batch if mask.all() else batch | {"attention_mask": torch.from_numpy(mask)}
+        if not mask.all():
+            batch["attention_mask"] = torch.from_numpy(mask)
+        if self._packing == "pairs":
+            batch["token_type_ids"] = torch.from_numpy(segments)
+        return batch
 
     def in_order(self, size: int) -> Iterator[Batch]:
-        """Every block once, in the corpus's order, for evaluation."""
-        for first in range(0, len(self), size):
-            yield self.collate(list(range(first, min(first + size, len(self)))))
+        """Every sequence once, the short ones first, for evaluation."""
+        order = np.argsort(self._lengths, kind="stable").tolist()
+        for part in self.split(order, size):
+            yield self.collate(part)
 
-    def _block(self, number: int) -> NDArray[np.int64]:
-        special = self._special
-        parts: list[NDArray[np.int64] | list[int]] = [[special.begin]]
-        for piece in range(self._packed.blocks[number], self._packed.blocks[number + 1]):
-            if self._packed.separated[piece]:
-                parts.append([special.end])
-            start = self._packed.starts[piece]
-            parts.append(self._ids[start : start + self._packed.lengths[piece]].astype(np.int64))
-        return np.concatenate([*parts, [special.end]])
+    @property
+    def _shards(self) -> list[Shard]:
+        return list({id(shard): shard for portion in self._portions for shard in portion.tokens.shards}.values())
+
+    def _row(self, example: int) -> tuple[NDArray[np.int64], int]:
+        """A sequence in its frame, and where its second text begins (at its end, if there is none)."""
+        frame = self._frame
+        texts = self._texts(example)
+        if self._packing == "pairs" and (cut := self._cut(example, texts)):
+            first, second = cut
+            between = [frame.end] * frame.between
+            row = np.concatenate([[frame.begin], first, between, second, [frame.end]])
+            return row, len(row) - len(second) - 1
+        row = np.concatenate([[frame.begin], *texts, [frame.end]])
+        return row, len(row)
+
+    def _texts(self, example: int) -> list[NDArray[np.int64]]:
+        """The pieces of a sequence, each with the separator that stands in front of it."""
+        number = bisect_right(self._firsts, example) - 1
+        portion = self._portions[number]
+        packed, block = portion.packed, example - self._firsts[number]
+        texts = []
+        for piece in range(packed.blocks[block], packed.blocks[block + 1]):
+            ids = portion.tokens.read(int(packed.starts[piece]), int(packed.lengths[piece]))
+            texts.append(np.concatenate([[self._frame.end], ids]) if packed.separated[piece] else ids)
+        return texts
+
+    def _cut(self, example: int, texts: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Split a sequence in two: between two of its pieces, or else somewhere in its middle half."""
+        draw = np.random.default_rng([self._seed, example])
+        if len(texts) > 1:
+            place = int(draw.integers(1, len(texts)))
+            second = np.concatenate(texts[place:])
+            return np.concatenate(texts[:place]), second[1:] if second[0] == self._frame.end else second
+        (text,) = texts
+        if len(text) < 2:
+            return None
+        place = int(draw.integers(len(text) // 4, len(text) - len(text) // 4)) or 1
+        return text[:place], text[place:]
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
         if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, epoch]).permutation(len(self))
+            draw = np.random.default_rng([self._seed, epoch])
+            order = np.concatenate([self._drawn(number, epoch) for number in range(len(self._portions))])
+            order = order[draw.permutation(len(order))]
+            self._order = _by_length(order, self._lengths, draw) if self._mixed else order
             self._epoch = epoch
         return self._order
+
+    def _drawn(self, number: int, epoch: int) -> NDArray[np.int64]:
+        """The sequences of a portion that an epoch draws: they go on in a random order where the last epoch ended."""
+        portion, first = self._portions[number], self._firsts[number]
+        size, start = len(portion.packed), epoch * portion.draws
+        if portion.draws == size:
+            return np.arange(first, first + size)
+        end = start + portion.draws
+        rounds = range(start // size, (end - 1) // size + 1)
+        orders = [np.random.default_rng([self._seed, number, each]).permutation(size) for each in rounds]
+        offset = start - rounds[0] * size
+        drawn: NDArray[np.int64] = first + np.concatenate(orders)[offset : offset + portion.draws]
+        return drawn
+
+
+def _by_length(order: NDArray[np.int64], lengths: NDArray[np.int64], draw: np.random.Generator) -> NDArray[np.int64]:
+    """Bring examples of about one length together: sort each window of a random order, then shuffle its runs."""
+    places = np.arange(len(order))
+    order = order[np.lexsort((lengths[order], places // WINDOW))]
+    keys = draw.random(len(order) // RUN + 1)[places // RUN]
+    return order[np.lexsort((places, keys, places // WINDOW))]
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

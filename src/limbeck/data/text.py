@@ -1,17 +1,34 @@
-"""Reading text files: a line is a unit, blank lines separate documents, and so does the end of a file."""
+"""Reading a corpus's files, whatever their format, as units of text in documents.
+
+In plain text a line is a unit, and blank lines separate documents, as does the end of a file. In JSON lines, Parquet and
+Arrow files a row is a document, and each line of its text a unit.
+"""
 
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
+from io import BufferedReader, RawIOBase
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
+from limbeck.data.files import CorpusFile, Kind
 from limbeck.errors import UserError
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ROWS = 256
+"""Rows of a table that are read at a time."""
+
+Line: TypeAlias = "tuple[str, bool]"
+"""A unit's text, and whether a document begins with it."""
 
 
 @dataclass(frozen=True)
@@ -22,87 +39,182 @@ class Unit:
     document: int
 
 
-def text_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that the paths name, each once: a file itself, a folder's .txt and .txt.gz files in order of their names.
-
-    Hidden files are passed over.
-
-    Raises:
-        UserError: a path does not exist or is no regular file, or a folder cannot be read or holds no such file.
-    """
-    files: dict[Path, Path] = {}
-    for path in (Path(path).expanduser() for path in paths):
-        try:
-            found = _texts_in(path) if path.is_dir() else [path]
-            missing = not path.exists()
-            irregular = not missing and not path.is_dir() and not path.is_file()
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-        if missing:
-            raise UserError(f"There is no text file {path}, nor a folder of that name; check the path.")
-        if irregular:
-            raise UserError(f"{path} is no regular file; write the text to a file first.")
-        if not found:
-            raise UserError(f"The folder {path} holds no .txt or .txt.gz file that can be read; name the files themselves.")
-        files.update({file.resolve(): file for file in found if file.resolve() not in files})
-    return list(files.values())
+class BrokenFile(Exception):
+    """A compressed file that ends too early or is damaged."""
 
 
-def _texts_in(folder: Path) -> list[Path]:
-    named = (file for file in folder.rglob("*") if file.name.endswith((".txt", ".txt.gz")) and not file.name.startswith("."))
-    return sorted(file for file in named if file.is_file() or file.is_symlink())
-
-
-def read_units(files: Iterable[Path]) -> Iterator[Unit]:
+def read_units(files: Iterable[CorpusFile], column: str = "text", read: Callable[[int], None] | None = None) -> Iterator[Unit]:
     """The files' units, with documents numbered from 0 over all files.
 
+    Args:
+        files: read one after the other.
+        column: where the text stands in files that are tables.
+        read: hears, now and then, how many more bytes of the files were read.
+
     Raises:
-        UserError: a file cannot be read, is a broken gzip file, or is not UTF-8 (naming the line).
+        UserError: a file cannot be read or is broken, text is not UTF-8, or a row has no text; naming file and line.
     """
     document = -1
     for file in files:
-        starts_document = True
-        for line in _lines(file):
-            if not line.strip():
-                starts_document = True
-                continue
-            document += starts_document
-            starts_document = False
-            yield Unit(line.strip(), document)
+        for text, begins in READERS[file.kind](file.path, column, read or (lambda _: None)):
+            document += begins
+            yield Unit(text, document)
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _read_text(path: Path, _: str, read: Callable[[int], None]) -> Iterator[Line]:
+    begins = True
+    for _number, line in _lines(path, read):
+        if text := line.strip():
+            yield text, begins
+        begins = not text
+
+
+def _read_jsonl(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
+    for number, line in _lines(path, read):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: not JSON ({error}); a line must hold one object.") from error
+        if not isinstance(row, dict):
+            raise UserError(f'{path}, line {number}: no object but {line.strip()[:40]}; write lines such as {{"text": ...}}.')
+        if column not in row:
+            raise UserError(f"{path}, line {number}: {_no_column(column, list(row))}")
+        yield from _row(row[column], f"{path}, line {number}", column)
+
+
+def _read_parquet(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
+    with _arrow_errors(path):
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(path) as file:
+            _check_column(path, column, file.schema_arrow.names)
+            batches = file.iter_batches(batch_size=ROWS, columns=[column])
+            yield from _rows(path, column, batches, path.stat().st_size / max(1, file.metadata.num_rows), read)
+
+
+def _read_arrow(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
+    with _arrow_errors(path):
+        import pyarrow
+
+        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
+            _check_column(path, column, stream.schema.names)
+            batches = (batch.select([column]) for batch in stream)
+            yield from _rows(path, column, batches, 0.0, read)
+
+
+def _rows(path: Path, column: str, batches: Iterable[Any], row_bytes: float, read: Callable[[int], None]) -> Iterator[Line]:
     number = 0
+    for batch in batches:
+        for value in batch.column(0).to_pylist():
+            number += 1
+            yield from _row(value, f"{path}, row {number}", column)
+        read(round(batch.num_rows * row_bytes))
+
+
+READERS: dict[Kind, Callable[[Path, str, Callable[[int], None]], Iterator[Line]]] = {
+    "text": _read_text,
+    "jsonl": _read_jsonl,
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+}
+
+
+def _row(value: object, place: str, column: str) -> Iterator[Line]:
+    """The units of one row's text; a row without any gives one empty unit, which is dropped and counted later."""
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{place}: {column!r} holds {str(value)[:40]!r}, which is no text; name the text with --text-column.")
+    lines = [text for line in (value or "").split("\n") if (text := line.strip())] or [""]
+    yield from ((text, place == 0) for place, text in enumerate(lines))
+
+
+def _check_column(path: Path, column: str, columns: list[str]) -> None:
+    if column not in columns:
+        raise UserError(f"{path}: {_no_column(column, columns)}")
+
+
+def _no_column(column: str, columns: list[str]) -> str:
+    return f"there is no {column!r}; name the text with --text-column, one of {', '.join(map(str, columns[:20])) or 'nothing'}."
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
     try:
-        with file.open("rb") as raw:
-            zipped = raw.peek(2)[:2] == GZIP_MAGIC
-            with gzip.GzipFile(fileobj=raw) if zipped else raw as stream:
-                for number, line in enumerate(stream, start=1):
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        import pyarrow
+    except ImportError as error:
+        raise UserError(f"{path} needs a package that is missing: pip install 'limbeck[data]'.") from error
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path} is broken or cannot be read ({' '.join(str(error).split())}); fetch it again.") from error
+
+
+def _lines(path: Path, read: Callable[[int], None]) -> Iterator[tuple[int, str]]:
+    """A text file's lines, numbered from 1."""
+    number, place = 0, 0
+    try:
+        with path.open("rb") as raw, _unpacked(raw, path) as stream:
+            for number, line in enumerate(stream, start=1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if raw.tell() != place:
+                    read(raw.tell() - place)
+                    place = raw.tell()
     except UnicodeDecodeError as error:
-        raise UserError(f"{file}, line {number}: not UTF-8 text ({error.reason}); convert the file to UTF-8.") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{file}, after line {number}: broken gzip file ({error}); fetch it again.") from error
+        raise UserError(f"{path}, line {number}: not UTF-8 text ({error.reason}); convert the file to UTF-8.") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, BrokenFile) as error:
+        raise UserError(f"{path}, after line {number}: broken compressed file ({error}); fetch it again.") from error
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def hold_out(units: Iterable[Unit], share: float) -> tuple[list[Unit], list[Unit]]:
-    """Split units into those to train on and about a share that is kept out.
+def _unpacked(raw: BufferedReader, path: Path) -> IO[bytes]:
+    """The content of a file that may be compressed, which its first bytes tell."""
+    magic = raw.peek(4)[:4]
+    if magic[:2] == GZIP_MAGIC:
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+    if magic == ZSTD_MAGIC:
+        return BufferedReader(_Zstd(raw, path))
+    return raw
 
-    The text alone decides, so that repeated lines fall on the same side, whatever the seed. Where a unit was taken out,
-    a new document begins, so that no one takes what now stands side by side for running text.
 
-    Raises:
-        UserError: one side would be empty.
-    """
-    sides: tuple[list[Unit], list[Unit]] = ([], [])
-    last, document = (False, -1), -1
-    for unit in units:
-        held = int.from_bytes(blake2b(unit.text.encode(), digest_size=8).digest(), "big") < share * 2**64
-        document += (held, unit.document) != last
-        last = (held, unit.document)
-        sides[held].append(Unit(unit.text, document))
-    if not all(sides):
-        raise UserError(f"The corpus is too small to hold out a share of {share}; name a file of its own instead.")
-    return sides
+class _Zstd(RawIOBase):
+    """Decompresses frames one after the other; unlike zstandard's own reader it notices a missing end."""
+
+    def __init__(self, raw: BufferedReader, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise UserError(f"{path} needs a package that is missing: pip install 'limbeck[data]'.") from error
+        self._raw, self._zstandard = raw, zstandard
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._inside = False
+        self._packed, self._plain = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        while not self._plain:
+            packed = self._packed or self._raw.read1(1 << 16)
+            self._packed = b""
+            if not packed:
+                if self._inside:
+                    raise BrokenFile("it ends within a frame")
+                return 0
+            self._decompress(packed)
+        target = memoryview(buffer).cast("B")
+        count = min(len(target), len(self._plain))
+        target[:count] = self._plain[:count]
+        self._plain = self._plain[count:]
+        return count
+
+    def _decompress(self, packed: bytes) -> None:
+        try:
+            self._plain = memoryview(self._frame.decompress(packed))
+        except self._zstandard.ZstdError as error:
+            raise BrokenFile(str(error)) from error
+        self._inside = not self._frame.eof
+        if self._frame.eof:
+            self._packed = self._frame.unused_data
+            self._frame = self._zstandard.ZstdDecompressor().decompressobj()

@@ -1,13 +1,21 @@
-"""Text as token ids: one flat array, with the places where units begin."""
+"""Text as token ids: stretches of a corpus as flat arrays, in memory or mapped from files, and the units in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from limbeck.data.text import Unit
@@ -19,68 +27,283 @@ if TYPE_CHECKING:
 
 Ids: TypeAlias = "NDArray[np.unsignedinteger[Any]]"
 
-BATCH_UNITS = 4096
-"""Units that are given to the tokenizer at a time, which spreads them over the processors."""
+BATCH_CHARACTERS = 1 << 18
+"""About how much text is given to the tokenizer at a time, which spreads it over the processors."""
+SAMPLE = ["A Café, über ﬁne Ünïcode TEXT\u00a0– 東京 it's", "  two  spaces\tand 1,234.5 don't_e-mail@x.org"]
+"""Text in which tokenizers of the same vocabulary but other rules show themselves."""
+BLOCK = 1 << 20
+"""Bytes that are hashed at a time."""
+FORMAT = "limbeck-tokens-1"
+"""The name of the shard format, which changes when its meaning does."""
+
+
+class PlainTokenizer:
+    """A tokenizer's fast core, which leaves texts whole, adds nothing, and takes special tokens in them for text.
+
+    Raises:
+        UserError: the tokenizer is not a fast one.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.is_fast:
+            raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; save the model with a tokenizer.json.")
+        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = True  # "[SEP]" in a text is text
+        self._vocabulary: dict[str, int] = self._backend.get_vocab()
+        self._special = tokenizer.special_tokens_map
+        self.dtype: type[np.unsignedinteger[Any]] = np.uint16 if max(self._vocabulary.values()) < 1 << 16 else np.uint32
+        """16 bits wide only where every id of the vocabulary fits."""
+        self.unknown: int | None = tokenizer.unk_token_id
+        """The id that stands for text the tokenizer does not know, if it has one."""
+
+    def __call__(self, texts: list[str]) -> list[Ids]:
+        """The ids of each text."""
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash that two tokenizers share only if text becomes the same ids in both, as far as a sample can tell."""
+        content = [sorted(self._vocabulary.items()), sorted(self._special.items()), [ids.tolist() for ids in self(SAMPLE)]]
+        return blake2b(json.dumps(content, default=str).encode(), digest_size=16).hexdigest()
+
+
+class BrokenShard(Exception):
+    """A shard's file is missing, damaged or of another format."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The tokens of some consecutive units, without special tokens."""
+
+    ids: Ids
+    """(tokens,) 16 bits wide only where every id of the vocabulary fits."""
+    lengths: NDArray[np.uint32]
+    """(units,) tokens of each unit, at least 1."""
+    documents: NDArray[np.uint32]
+    """(units,) the document each stands in, numbered over the whole corpus."""
+    empty: int
+    """Units that were dropped because no token came of them."""
+    unknown: int
+    """Tokens that stand for text the tokenizer does not know."""
+    digest: str
+    """A hash of ids, lengths and documents."""
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], tokenizer: PlainTokenizer) -> Shard:
+        """Tokenise units in parallel."""
+        pieces: list[Ids] = []
+        documents: list[int] = []
+        for batch in _batches(units):
+            for unit, piece in zip(batch, tokenizer([unit.text for unit in batch]), strict=True):
+                if len(piece):
+                    pieces.append(piece)
+                    documents.append(unit.document)
+        ids = np.concatenate([np.empty(0, tokenizer.dtype), *pieces])
+        lengths = np.array([len(piece) for piece in pieces], dtype=np.uint32)
+        numbers = np.array(documents, dtype=np.uint32)
+        unknown = int((ids == tokenizer.unknown).sum()) if tokenizer.unknown is not None else 0
+        return cls(ids, lengths, numbers, len(units) - len(pieces), unknown, _digest(ids, lengths, numbers))
+
+    def save(self, path: Path, **notes: str) -> None:
+        """Write the shard as a safetensors file, whole or not at all; notes go into its header."""
+        header = {"format": FORMAT, "digest": self.digest, "empty": str(self.empty), "unknown": str(self.unknown), **notes}
+        temporary = path.with_name(f".tmp-{path.name}")
+        try:
+            save_file({"ids": self.ids, "lengths": self.lengths, "documents": self.documents}, temporary, metadata=header)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def open(cls, path: Path, **notes: str) -> Shard:
+        """Map a shard into memory and check that it is what was written.
+
+        Raises:
+            BrokenShard: the file is missing or damaged, or its header has other notes than these.
+        """
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = file.metadata() or {}
+            sections = [_section(path, name) for name in ("ids", "lengths", "documents")]
+            ids, lengths, documents = _mapped(path, sections)
+            shard = cls(ids, lengths, documents, int(header["empty"]), int(header["unknown"]), header["digest"])
+            digest = _file_digest(path, sections)
+        except (OSError, SafetensorError, LookupError, ValueError, TypeError) as error:
+            raise BrokenShard(f"{path} is missing or damaged ({' '.join(str(error).split())})") from error
+        if header.get("format") != FORMAT or any(header.get(name) != note for name, note in notes.items()):
+            raise BrokenShard(f"{path} belongs to other text or another version")
+        if digest != shard.digest:
+            raise BrokenShard(f"{path} was altered")
+        return shard
+
+
+@dataclass(frozen=True)
+class _Section:
+    """Where an array stands in a file."""
+
+    dtype: np.dtype[np.unsignedinteger[Any]]
+    start: int
+    end: int
+
+
+def _section(path: Path, name: str) -> _Section:
+    """Find an array in a safetensors file: 8 bytes with the header's length, the header in JSON, then the arrays."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(length))[name]
+    start, end = entry["data_offsets"]
+    return _Section(np.dtype({"U16": np.uint16, "U32": np.uint32}[entry["dtype"]]), 8 + length + start, 8 + length + end)
+
+
+def _mapped(path: Path, sections: Iterable[_Section]) -> list[NDArray[Any]]:
+    """Arrays of a file, read from disk only where they are used; torch's mapping, unlike numpy's, keeps no file open."""
+    content = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8).numpy()
+    return [content[section.start : section.end].view(section.dtype) for section in sections]
+
+
+def _digest(*arrays: NDArray[Any]) -> str:
+    hashed = blake2b(digest_size=16)
+    for array in arrays:
+        hashed.update(f"{array.dtype.str}{array.nbytes}".encode())
+        hashed.update(array.tobytes())
+    return hashed.hexdigest()
+
+
+def _file_digest(path: Path, sections: Iterable[_Section]) -> str:
+    """The `_digest` of arrays in a file, which is read without filling the process's memory."""
+    hashed = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        for section in sections:
+            hashed.update(f"{section.dtype.str}{section.end - section.start}".encode())
+            file.seek(section.start)
+            for place in range(section.start, section.end, BLOCK):
+                hashed.update(file.read(min(BLOCK, section.end - place)))
+    return hashed.hexdigest()
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenised units, without special tokens."""
+    """The units of a corpus, or some of them, in order."""
 
-    ids: Ids
-    """(tokens,) 16 bits wide only where every id of the vocabulary fits."""
+    shards: tuple[Shard, ...]
+    """Where their tokens stand."""
     offsets: NDArray[np.int64]
-    """(units + 1,) where each unit begins, and the end."""
+    """(units,) the place of each unit's first token, counted through all shards."""
+    lengths: NDArray[np.int64]
+    """(units,) tokens of each unit, at least 1."""
     documents: NDArray[np.int64]
     """(units,) the document each unit stands in."""
-    empty: int
-    """Units that were dropped because no token came of them."""
+
+    @classmethod
+    def of(cls, shards: Iterable[Shard]) -> Tokens:
+        """All units of some shards."""
+        shards = tuple(shards)
+        lengths = np.concatenate([np.empty(0, np.int64), *(shard.lengths for shard in shards)]).astype(np.int64)
+        documents = np.concatenate([np.empty(0, np.int64), *(shard.documents for shard in shards)]).astype(np.int64)
+        return cls(shards, np.cumsum(lengths) - lengths, lengths, documents)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Tokens]) -> Tokens:
+        """Several corpora one after the other."""
+        places = np.cumsum([0, *(sum(len(shard.ids) for shard in part.shards) for part in parts)])
+        numbers = np.cumsum([0, *(int(part.documents.max(initial=-1)) + 1 for part in parts)])
+        return cls(
+            tuple(shard for part in parts for shard in part.shards),
+            np.concatenate([part.offsets + place for part, place in zip(parts, places, strict=False)]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.documents + number for part, number in zip(parts, numbers, strict=False)]),
+        )
 
     def __len__(self) -> int:
-        return len(self.documents)
+        return len(self.lengths)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each shard ends, counted through all of them."""
+        return list(accumulate(len(shard.ids) for shard in self.shards))
+
+    def read(self, start: int, length: int) -> NDArray[np.int64]:
+        """(length,) the token ids from a place on; they lie in one unit."""
+        number = bisect_right(self._ends, start)
+        shard = self.shards[number].ids
+        start -= self._ends[number] - len(shard)
+        return shard[start : start + length].astype(np.int64)
+
+    def chosen(self, units: NDArray[np.bool_]) -> Tokens:
+        """Some of the units.
+
+        Where a unit is left out a new document begins, so that no one takes what now stands side by side for running
+        text.
+        """
+        begins = np.diff(self.documents, prepend=-1) != 0
+        begins[1:] |= units[1:] != units[:-1]
+        return Tokens(self.shards, self.offsets[units], self.lengths[units], np.cumsum(begins)[units] - 1)
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """(units,) tokens of each unit, at least 1."""
-        return np.diff(self.offsets)
+    def fingerprint(self) -> str:
+        """A hash of the units' content."""
+        shards = "".join(shard.digest for shard in self.shards)
+        return blake2b((shards + _digest(self.offsets, self.documents)).encode(), digest_size=16).hexdigest()
 
 
 def tokenize(units: Iterable[Unit], tokenizer: PreTrainedTokenizerBase) -> Tokens:
-    """Tokenise units in parallel, whole: limits on length or padding that a tokenizer file asks for do not apply.
+    """Tokenise units in memory: limits on length or padding that a tokenizer file asks for do not apply.
 
     Raises:
         UserError: not one token comes of the text, or the tokenizer is not a fast one.
     """
-    backend = _backend(tokenizer)
-    dtype: type[np.unsignedinteger[Any]] = np.uint16 if max(backend.get_vocab().values()) < 1 << 16 else np.uint32
-    pieces: list[Ids] = []
-    documents: list[int] = []
-    empty = 0
-    for batch in _batches(units):
-        encodings = backend.encode_batch_fast([unit.text for unit in batch], add_special_tokens=False)
-        for unit, encoding in zip(batch, encodings, strict=True):
-            if encoding.ids:
-                pieces.append(np.array(encoding.ids, dtype=dtype))
-                documents.append(unit.document)
-            else:
-                empty += 1
-    if not pieces:
+    return checked(Tokens.of([Shard.of(list(units), PlainTokenizer(tokenizer))]))
+
+
+def checked(tokens: Tokens) -> Tokens:
+    """The tokens themselves.
+
+    Raises:
+        UserError: there are none, or they are all unknown to the tokenizer.
+    """
+    if not len(tokens):
         raise UserError("The corpus holds no text: every line is empty or becomes no token; check the files.")
-    offsets = np.cumsum([0] + [len(piece) for piece in pieces], dtype=np.int64)
-    return Tokens(np.concatenate(pieces), offsets, np.array(documents, dtype=np.int64), empty)
+    if sum(shard.unknown for shard in tokens.shards) == sum(len(shard.ids) for shard in tokens.shards):
+        raise UserError("The tokenizer knows nothing of the corpus: every token is unknown to it; check language and files.")
+    return tokens
+
+
+def hold_out(tokens: Tokens, share: float) -> tuple[Tokens, Tokens]:
+    """Split units into those to train on and about a share that is kept out.
+
+    A unit's tokens alone decide, so that repeated lines fall on the same side, whatever the seed.
+
+    Raises:
+        UserError: one side would be empty.
+    """
+    held = np.fromiter(map(_position, _contents(tokens)), np.float64, len(tokens)) < share
+    if held.all() or not held.any():
+        raise UserError(f"The corpus is too small to hold out a share of {share}; name a file of its own instead.")
+    return tokens.chosen(~held), tokens.chosen(held)
+
+
+def _contents(tokens: Tokens) -> Iterator[bytes]:
+    for start, length in zip(tokens.offsets.tolist(), tokens.lengths.tolist(), strict=True):
+        yield tokens.read(start, length).tobytes()
+
+
+def _position(content: bytes) -> float:
+    """A number in [0, 1) that the content decides."""
+    return int.from_bytes(blake2b(content, digest_size=6).digest(), "big") / 2**48
 
 
 def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
     iterator = iter(units)
-    while batch := list(islice(iterator, BATCH_UNITS)):
+    while batch := list(_up_to(BATCH_CHARACTERS, iterator)):
         yield batch
 
 
-def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    if not tokenizer.is_fast:
-        raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; save the model with a tokenizer.json.")
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True  # "[SEP]" in a text is text
-    return backend
+def _up_to(characters: int, units: Iterator[Unit]) -> Iterator[Unit]:
+    for unit in units:
+        yield unit
+        characters -= len(unit.text)
+        if characters <= 0:
+            return

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from limbeck.data.batches import PackedSource, Special
+from limbeck.data.batches import Frame
+from limbeck.data.corpora import Layout
+from limbeck.data.files import corpus_files
 from limbeck.data.text import Unit, read_units
 from limbeck.data.tokens import tokenize
 from limbeck.deploy.latency import milliseconds_a_sentence
@@ -113,7 +115,7 @@ def compare(run: Run, scored: tuple[list[SentencePair], Any] | None) -> list[Row
         "undistilled": build_student(teacher, recipe.shape, recipe.init, recipe.seed),
         "student": load_encoder(run.student),
     }
-    units = list(read_units([WIKIPEDIA_HELD_OUT]))
+    units = list(read_units(corpus_files([WIKIPEDIA_HELD_OUT])))
     pairs = sentence_pairs(units, PAIRS, recipe.seed)
     milliseconds = milliseconds_a_sentence(list(encoders.values()), [first for first, _ in pairs[:TIMED_SENTENCES]])
     similarities = {name: cosines(encoder, pairs) for name, encoder in encoders.items()}
@@ -154,7 +156,7 @@ def _sentences(text: str) -> Iterator[str]:
 def _relation_kl(recipe: Recipe, teacher: Encoder, student: Encoder, units: list[Unit]) -> float:
     objective = recipe.objective.resolve(teacher.shape, student.shape)
     tokens = tokenize(units, teacher.tokenizer)
-    source = PackedSource(tokens, Special.of(teacher.tokenizer), recipe.max_length, recipe.seed)
+    source = Layout(Frame.of(teacher.tokenizer), "full", recipe.max_length, recipe.seed).source([tokens])
     stage = build_stage(student.model, teacher.model, objective, source, source)
     accelerator = make_accelerator("float32")
     return held_out_means(stage, source, stage.module, accelerator, recipe.batch_size)["loss"]

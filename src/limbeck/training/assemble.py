@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
-from limbeck.data.batches import PackedSource, Special
-from limbeck.data.text import Unit, hold_out, read_units, text_files
-from limbeck.data.tokens import tokenize
+from limbeck.data.batches import Frame, PackedSource
+from limbeck.data.corpora import Layout, Reading, open_tokens
+from limbeck.data.packing import Packing
+from limbeck.data.tokens import PlainTokenizer, Tokens, hold_out
 from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.students import build_student, chosen_layers
 from limbeck.errors import UserError
@@ -23,6 +24,9 @@ from limbeck.training.loop import this_process
 from limbeck.training.precision import faster_precision
 from limbeck.training.progress import Reporter
 from limbeck.training.stage import Stage, build_stage, set_dropout
+
+UNKNOWN = 0.2
+"""A share of unknown tokens above which the text is probably not in the teacher's language."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ def assemble(recipe: Recipe, earlier: Mapping[str, Any] | None, reporter: Report
     """
     teacher = load_encoder(recipe.teacher)
     student, objective = _student_and_objective(recipe, teacher)
-    source, holdout = _sources(recipe, teacher, reporter)
+    recipe = replace(recipe, packing=_packing(recipe, teacher))
+    source, holdout = _sources(recipe, teacher, student, reporter)
     stage = build_stage(student.model, teacher.model, objective, source, holdout).to(this_process().device)
     set_dropout(student.model, recipe.dropout)
     return Parts(_resolve(recipe, objective, stage, teacher, student, earlier), teacher, student, stage)
@@ -63,30 +68,57 @@ def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, A
     return student, recipe.objective.resolve(teacher.shape, student.shape)
 
 
-def _sources(recipe: Recipe, teacher: Encoder, reporter: Reporter) -> tuple[PackedSource, PackedSource | None]:
-    """The training text and the held-out text, packed into blocks."""
-    files = text_files(recipe.corpus)
-    share = None if recipe.holdout is None else holdout_share(recipe.holdout)
-    held_files = [] if recipe.holdout is None or share is not None else text_files([recipe.holdout])
-    files = [file for file in files if file.resolve() not in {held.resolve() for held in held_files}]
-    if not files:
-        raise UserError("The held-out text is all the text there is; name other text to train on.")
-    units, held = hold_out(read_units(files), share) if share is not None else (read_units(files), read_units(held_files))
-    source = _pack(units, recipe, teacher)
-    holdout = None if recipe.holdout is None else _pack(held, recipe, teacher)
-    reporter.fact(
-        "text",
-        f"{count(source.tokens)} tokens in {count(len(source))} blocks of {recipe.max_length}"
-        f" ({source.tokens / (len(source) * recipe.max_length):.1%} real)"
-        + ("" if holdout is None else f", {count(holdout.tokens)} tokens held out")
-        + ("" if not source.empty_units else f"; {source.empty_units} lines without a token were dropped"),
+def _packing(recipe: Recipe, teacher: Encoder) -> Packing:
+    """BERT was trained on pairs; a model with one segment never was."""
+    if recipe.packing != "auto":
+        return recipe.packing
+    return "pairs" if teacher.shape.segments > 1 else "full"
+
+
+def _sources(recipe: Recipe, teacher: Encoder, student: Encoder, reporter: Reporter) -> tuple[PackedSource, PackedSource | None]:
+    """The training text and the held-out text, packed into sequences."""
+    layout = Layout(
+        frame=Frame.of(teacher.tokenizer),
+        packing=_packing(recipe, teacher),
+        max_length=recipe.max_length,
+        seed=recipe.seed,
+        long_length=min(teacher.shape.positions, student.shape.positions),
+        long_share=recipe.long_fraction,
     )
+    reading = Reading(PlainTokenizer(teacher.tokenizer), recipe.text_column)
+    share = None if recipe.holdout is None else holdout_share(recipe.holdout)
+    held_paths = [recipe.holdout] if recipe.holdout is not None and share is None else []
+    weighted = recipe.corpus_weights is not None or recipe.corpus_alpha is not None
+    # One process tokenises, and the others find its work done.
+    with this_process().local_main_process_first():
+        held = [open_tokens([path], reading) for path in held_paths]
+        groups = [[path] for path in recipe.corpus] if weighted else [recipe.corpus]
+        parts = [open_tokens(paths, reading, without=held_paths) for paths in groups]
+    if share is not None:
+        parts, held = map(list, zip(*(hold_out(part, share) for part in parts), strict=True))
+    source = layout.source(parts, _weights(recipe, parts))
+    holdout = replace(layout, long_share=0.0).source([Tokens.joined(held)]) if held else None
+    _report_text(source, holdout, reporter)
     return source, holdout
 
 
-def _pack(units: Iterable[Unit], recipe: Recipe, teacher: Encoder) -> PackedSource:
-    tokens = tokenize(units, teacher.tokenizer)
-    return PackedSource(tokens, Special.of(teacher.tokenizer), recipe.max_length, recipe.seed)
+def _weights(recipe: Recipe, parts: Sequence[Tokens]) -> Sequence[float] | None:
+    if recipe.corpus_alpha is None:
+        return recipe.corpus_weights
+    return [float(part.lengths.sum()) ** recipe.corpus_alpha for part in parts]
+
+
+def _report_text(source: PackedSource, holdout: PackedSource | None, reporter: Reporter) -> None:
+    reporter.fact(
+        "text",
+        f"{count(source.tokens)} tokens in {count(len(source))} sequences of {source.max_length} ({source.real_share:.1%} real)"
+        + ("" if holdout is None else f", {count(holdout.tokens)} tokens held out")
+        + ("" if not source.empty_units else f"; {source.empty_units} lines without a token were dropped"),
+    )
+    if source.unknown_share > UNKNOWN:
+        reporter.say(
+            f"Beware: the tokenizer does not know {source.unknown_share:.0%} of the text; is it in the teacher's language?"
+        )
 
 
 def _resolve(

@@ -166,9 +166,8 @@ class Loop:
         return examples[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _micro_batches(self, examples: list[int]) -> Iterator[Batch]:
-        for first in range(0, len(examples), self.plan.micro_batch_size):
-            batch = self.stage.source.collate(examples[first : first + self.plan.micro_batch_size])
-            yield on_device(batch, self.accelerator.device)
+        for part in self.stage.source.split(examples, self.plan.micro_batch_size):
+            yield on_device(self.stage.source.collate(part), self.accelerator.device)
 
     def _total(self, values: list[Tensor]) -> Tensor:
         """The sum over micro-batches and processes."""

@@ -1,0 +1,133 @@
+"""Which files a corpus names, and what each of them holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+from limbeck.errors import UserError
+
+Kind = Literal["text", "jsonl", "parquet", "arrow"]
+
+SUFFIXES: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+"""What a folder's files are taken for, by the end of their names; each may be followed by one of PACKED."""
+PACKED = (".gz", ".zst")
+HUB = "datasets:"
+"""How the name of a data set on the hub is marked, so that a wrong path never reaches for the network."""
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """One file of a corpus."""
+
+    path: Path
+    kind: Kind
+
+    def digest(self) -> str:
+        """A hash of the content, which is what counts, wherever the file lies.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        hashed = blake2b(self.kind.encode(), digest_size=16)
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    hashed.update(block)
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+        return hashed.hexdigest()
+
+
+def corpus_files(paths: Iterable[str | Path]) -> list[CorpusFile]:
+    """The files that the paths name, each once and in the order given.
+
+    A path is a file (text, unless its name says JSON lines or Parquet), a folder of such files, a folder that `datasets`
+    saved, or ``datasets:NAME[:CONFIGURATION[:SPLIT]]`` for a data set on the hub. Hidden files are passed over.
+
+    Raises:
+        UserError: a path does not exist or is no regular file, or a folder cannot be read or holds no such file.
+    """
+    files: dict[Path, CorpusFile] = {}
+    for path in paths:
+        for file in _found(path):
+            files.setdefault(file.path.resolve(), file)
+    return list(files.values())
+
+
+def _found(path: str | Path) -> list[CorpusFile]:
+    if isinstance(path, str) and path.startswith(HUB):
+        return _hub_files(path.removeprefix(HUB))
+    path = Path(path).expanduser()
+    try:
+        if path.is_dir():
+            return _in_folder(path)
+        missing, irregular = not path.exists(), path.exists() and not path.is_file()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    if missing:
+        raise UserError(f"There is no text file {path}, nor a folder of that name; check the path.")
+    if irregular:
+        raise UserError(f"{path} is no regular file; write the text to a file first.")
+    return [CorpusFile(path, _kind(path) or "text")]
+
+
+def _kind(path: Path) -> Kind | None:
+    name = path.name.lower()
+    for packed in PACKED:
+        name = name.removesuffix(packed)
+    return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+def _in_folder(folder: Path) -> list[CorpusFile]:
+    if (folder / "dataset_dict.json").is_file():
+        return _saved_splits(folder)
+    if (folder / "state.json").is_file():
+        return _saved(folder)
+    named = sorted(file for file in folder.rglob("*") if not file.name.startswith("."))
+    files = [CorpusFile(file, kind) for file in named if (kind := _kind(file)) and (file.is_file() or file.is_symlink())]
+    if not files:
+        kinds = ", ".join(SUFFIXES)
+        raise UserError(
+            f"The folder {folder} holds no file that can be read as text ({kinds}, plain or .gz or .zst); "
+            "name the files themselves."
+        )
+    return files
+
+
+def _saved_splits(folder: Path) -> list[CorpusFile]:
+    if (folder / "train" / "state.json").is_file():
+        return _saved(folder / "train")
+    splits = ", ".join(sorted(entry.name for entry in folder.iterdir() if (entry / "state.json").is_file()))
+    raise UserError(f"{folder} has no split named train; name one of its folders: {splits or 'it has none'}.")
+
+
+def _saved(folder: Path) -> list[CorpusFile]:
+    """The files of a data set that `datasets` saved to disk."""
+    try:
+        names = [entry["filename"] for entry in json.loads((folder / "state.json").read_text(encoding="utf-8"))["_data_files"]]
+        return [CorpusFile(folder / name, "arrow") for name in names]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{folder / 'state.json'} does not describe a saved data set ({error}); save it again.") from error
+
+
+def _hub_files(name: str) -> list[CorpusFile]:
+    """The files of a data set on the hub, fetched into the cache of `datasets`."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(f"{HUB}{name} needs a package that is missing: pip install 'limbeck[data]'.") from error
+    path, _, rest = name.partition(":")
+    configuration, _, split = rest.partition(":")
+    try:
+        loaded = datasets.load_dataset(path, configuration or None, split=split or "train")
+    except Exception as error:  # whatever datasets and the network make of a name that anyone may have typed
+        raise UserError(
+            f"The data set {name!r} cannot be had ({' '.join(str(error).split())[:200]}); check its name "
+            f"({HUB}NAME[:CONFIGURATION[:SPLIT]]), the network and your access."
+        ) from error
+    return [CorpusFile(Path(file["filename"]), "arrow") for file in loaded.cache_files]
