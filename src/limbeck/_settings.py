@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
@@ -45,10 +45,15 @@ def described_settings(kind: type) -> list[Setting]:
             text=" ".join((field.description or "").split()),
             required=field.is_required(),
             default=_written(field.default),
-            repeated=get_origin(field.annotation) is list,
+            repeated=_takes_several(field.annotation),
         )
         for name, field in kind.__pydantic_fields__.items()  # type: ignore[attr-defined]
     ]
+
+
+def _takes_several(annotation: Any) -> bool:
+    """Whether a field is a list, or may be one."""
+    return get_origin(annotation) is list or any(_takes_several(part) for part in get_args(annotation) if part is not annotation)
 
 
 def _written(default: Any) -> str:
