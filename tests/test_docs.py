@@ -1,6 +1,5 @@
 """The documentation says what the code does: tables of fields and schemas are compared with it."""
 
-import re
 from pathlib import Path
 
 import pytest
