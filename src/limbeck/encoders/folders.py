@@ -116,6 +116,8 @@ def read_json(file: Path) -> Any:
 
 def contents(folder: Path) -> str:
     """What a folder holds, in a few words for a message: the models in folders below it, or else its files."""
+    if not folder.is_dir():
+        return "there is no such folder"
     models = {path.parent for below in ("*", "*/*") for path in folder.glob(f"{below}/model.safetensors*")}
     if models:
         return f"there are models in {_few(sorted(str(model.relative_to(folder)) for model in models))}"
