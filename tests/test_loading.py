@@ -279,7 +279,18 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(save_bert,
 
 
 @pytest.mark.parametrize(
-    "name", ["missing", "./missing", "../missing", "runs/missing/student", "owner/missing", "a--b", "file.txt"]
+    "name",
+    [
+        "missing",
+        "./missing",
+        "../missing",
+        "runs/missing/student",
+        "owner/missing",
+        "a--b",
+        "file.txt",
+        "~nobody-here/model",
+        "x" * 5000,
+    ],
 )
 def test_what_is_no_folder_and_no_reachable_hub_model_is_refused(tmp_path, monkeypatch, refused, name):
     monkeypatch.chdir(tmp_path)
@@ -316,10 +327,11 @@ def test_a_sentence_transformer_of_either_layout_gives_its_transformer(tiny_bert
 
 
 def test_what_sentence_transformers_saves_is_read(tiny_bert, save_bert, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
+    sentence_transformers = pytest.importorskip("sentence_transformers")
     original = tiny_bert()
-    SentenceTransformer(str(save_bert(tmp_path / "plain", original)), device="cpu").save(str(tmp_path / "saved"))
+    sentence_transformers.SentenceTransformer(str(save_bert(tmp_path / "plain", original)), device="cpu").save(
+        str(tmp_path / "saved")
+    )
     assert (tmp_path / "saved" / "modules.json").is_file()
     assert same_output(load_encoder(tmp_path / "saved").model, original)
 

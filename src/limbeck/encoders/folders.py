@@ -36,8 +36,7 @@ def model_folder(source: str) -> Path:
         UserError: no such folder, nor a hub model that can be fetched; sentence embeddings that no Transformer computes; a
             run without a student.
     """
-    path = Path(source).expanduser()
-    folder = path if path.is_dir() else _fetched(source)
+    folder = _local(source) or _fetched(source)
     if (folder / "modules.json").is_file():
         return _transformer_of(folder)
     if (folder / RUN_RECIPE).is_file() and not (folder / "config.json").is_file():
@@ -45,12 +44,24 @@ def model_folder(source: str) -> Path:
     return folder
 
 
-def _fetched(source: str) -> Path:
-    """A hub model in the hub's cache; what is there already is used where the hub does not answer."""
-    if Path(source).expanduser().exists() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source):
+def _local(source: str) -> Path | None:
+    """A folder on this machine; None if the name may be a hub model's."""
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return path
+        hub_name = not path.exists() and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source)
+    except (OSError, RuntimeError):  # too long, not to be entered, or the home of nobody
+        hub_name = None
+    if not hub_name:
         raise UserError(
             f"There is no model folder {source!r}; give a folder with config.json and model.safetensors, or a hub name."
         )
+    return None
+
+
+def _fetched(source: str) -> Path:
+    """A hub model in the hub's cache; what is there already is used where the hub does not answer."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
