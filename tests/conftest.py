@@ -1,5 +1,7 @@
 """Fixtures for every test: a tokenizer and tiny random encoders made on the spot, real ones where they are installed."""
 
+import gzip
+import json
 import os
 import string
 from contextlib import contextmanager
@@ -7,12 +9,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import (
+    BertConfig,
+    BertModel,
+    BertTokenizerFast,
+    RobertaModel,
+    RobertaTokenizer,
+    XLMRobertaModel,
+    XLMRobertaTokenizer,
+)
 
 from limbeck import UserError
 from limbeck.encoders.loading import no_progress_bars
+from limbeck.samples import WIKIPEDIA_HELD_OUT
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]  # <mask> comes last
 CHARACTERS = string.ascii_lowercase + string.digits
 TEXT = """
     the of and in to was is for as on with by he that from at his it an were are which this had be or has also but not
@@ -113,6 +126,75 @@ def save_bert(tiny_bert, tiny_tokenizer):
             (model or tiny_bert(**config)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return Path(folder)
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def sample_text():
+    """Some hundred paragraphs of real English."""
+    with gzip.open(WIKIPEDIA_HELD_OUT, "rt", encoding="utf-8") as file:
+        return file.read().splitlines()[:200]
+
+
+@pytest.fixture(scope="session")
+def bpe_tokenizer(sample_text):
+    """A byte-level BPE tokenizer of 400 tokens as RoBERTa has it; shared by all tests, so never to be changed."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=399, special_tokens=FAIRSEQ_SPECIAL, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator(sample_text, trainer)
+    model = json.loads(bpe.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    return RobertaTokenizer(vocab=model["vocab"] | {"<mask>": len(model["vocab"])}, merges=merges)
+
+
+@pytest.fixture(scope="session")
+def unigram_tokenizer(sample_text):
+    """A Unigram tokenizer of 300 pieces as XLM-R has it; shared by all tests, so never to be changed."""
+    unigram = Tokenizer(models.Unigram())
+    unigram.normalizer = normalizers.NFKC()
+    unigram.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    trainer = trainers.UnigramTrainer(vocab_size=299, special_tokens=FAIRSEQ_SPECIAL, unk_token="<unk>", show_progress=False)
+    unigram.train_from_iterator(sample_text, trainer)
+    pieces = [tuple(piece) for piece in json.loads(unigram.to_str())["model"]["vocab"]]
+    return XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)])
+
+
+@pytest.fixture
+def tiny_fairseq():
+    """Build a tiny RoBERTa or XLM-R model as `tiny_bert` builds a BERT, for 64 tokens in 66 rows of positions."""
+
+    def make(model_class, tokenizer, *, seed=0, **config):
+        fairseq = {"vocab_size": len(tokenizer), "max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = model_class(model_class.config_class(**{**TINY, **fairseq, **config}))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.1 * torch.randn_like(parameter)
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def save_roberta(save_bert, tiny_fairseq, bpe_tokenizer):
+    """Write the folder of a tiny RoBERTa, as `save_bert` does that of a BERT."""
+
+    def save(folder, model=None, tokenizer=bpe_tokenizer, **config):
+        return save_bert(folder, model or tiny_fairseq(RobertaModel, tokenizer, **config), tokenizer)
+
+    return save
+
+
+@pytest.fixture
+def save_xlm_roberta(save_bert, tiny_fairseq, unigram_tokenizer):
+    """Write the folder of a tiny XLM-R, as `save_bert` does that of a BERT."""
+
+    def save(folder, model=None, tokenizer=unigram_tokenizer, **config):
+        return save_bert(folder, model or tiny_fairseq(XLMRobertaModel, tokenizer, **config), tokenizer)
 
     return save
 

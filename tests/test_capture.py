@@ -1,5 +1,6 @@
 """Captured features are the model's own, and nothing behind the deepest is computed."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import linear
@@ -81,6 +82,54 @@ def test_a_layer_gives_a_tensor_and_a_list_gives_a_dictionary(model, batch):
     features = capture(model, batch, {"q": 2, "k": [2], "v": [3, 1, 3], "hidden": []})
     assert features["q"].shape == (3, 12, 32)
     assert {feature: list(features[feature]) for feature in ("k", "v", "hidden")} == {"k": [2], "v": [1, 3], "hidden": []}
+
+
+@pytest.mark.parametrize("one", [np.int64(2), np.int8(2)])
+@pytest.mark.parametrize("several", [np.array([1, 3]), (1, 3), range(1, 4, 2), {1, 3}])
+def test_layers_may_be_any_whole_numbers(model, batch, one, several):
+    features = capture(model, batch, {"q": one, "v": several})
+    expected = capture(model, batch, {"q": 2, "v": [1, 3]})
+    assert torch.equal(features["q"], expected["q"])
+    assert list(features["v"]) == [1, 3]
+    assert all(torch.equal(features["v"][layer], expected["v"][layer]) for layer in (1, 3))
+
+
+@pytest.mark.parametrize("asked", [1.0, True, None, "1", [1, 2.0], [[1]], {"1": 1}])
+def test_what_is_no_layer_is_refused(model, batch, refused, asked):
+    with refused(repr(asked), "layers of q"):
+        capture(model, batch, {"q": asked})
+    assert hooks(model) == []
+
+
+IDS = torch.ones(2, 4, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({}, ["no input_ids"]),
+        ({"attention_mask": IDS}, ["no input_ids"]),
+        ({"input_ids": [[1, 2]]}, ["input_ids", 'return_tensors="pt"']),
+        ({"input_ids": IDS[0]}, ["input_ids", "(batch, n)"]),
+        ({"input_ids": IDS[:0]}, ["empty", "(0, 4)"]),
+        ({"input_ids": IDS[:, :0]}, ["empty", "(2, 0)"]),
+        ({"input_ids": IDS, "labels": IDS, "special_tokens_mask": IDS}, ["bert", "labels, special_tokens_mask"]),
+        ({"input_ids": IDS.repeat(1, 20)}, ["80 tokens", "the 64", "truncation=True"]),
+    ],
+    ids=["nothing", "no ids", "lists", "one text", "no text", "no token", "unknown", "too long"],
+)
+def test_inputs_that_are_none_are_refused(model, refused, inputs, words):
+    with refused(*words):
+        capture(model, inputs, {"q": 1})
+    assert hooks(model) == []
+
+
+def test_positions_may_be_given(model, batch):
+    positions = torch.arange(12).remainder(6)[None]
+    batch = batch | {"input_ids": batch["input_ids"].repeat(1, 6), "attention_mask": batch["attention_mask"].repeat(1, 6)}
+    batch["position_ids"] = positions.repeat(1, 6)
+    expected = model(**batch, output_hidden_states=True).hidden_states[2]
+    assert torch.equal(capture(model, batch, {"hidden": 2})["hidden"], expected)
 
 
 def test_a_boolean_mask_is_a_mask(model, batch):

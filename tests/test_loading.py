@@ -1,10 +1,15 @@
 """Strict loading, the check of tokenizers, and how a student begins."""
 
+import http.server
 import json
+import socket
+import threading
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForMaskedLM,
@@ -14,6 +19,8 @@ from transformers import (
     GPT2Config,
 )
 
+import limbeck
+from limbeck.encoders import folders
 from limbeck.encoders.loading import check_same_tokenizer, load_encoder, new_encoder
 from limbeck.encoders.shape import StudentShape
 from limbeck.encoders.students import build_student, chosen_layers, default_cut
@@ -169,12 +176,19 @@ WORDS = "embeddings.word_embeddings.weight"
         (lambda weights: weights | {"encoder.layer.3.output.dense.bias": torch.ones(32)}, "encoder.layer.3.output.dense.bias"),
         (lambda weights: weights | {NORM: torch.ones(33)}, NORM),
         (rename(("", "electra.")), "embeddings."),
+        (without("pooler.dense.bias"), "pooler.dense.bias"),
     ],
-    ids=["missing", "missing table", "misnumbered", "superfluous", "misshapen", "unknown prefix"],
+    ids=["missing", "missing table", "misnumbered", "superfluous", "misshapen", "unknown prefix", "half a pooler"],
 )
 def test_weights_that_do_not_fit_are_refused_with_their_name(save_bert, tmp_path, refused, edit, key):
     edit_weights(save_bert(tmp_path), edit)
     with refused(tmp_path, key, "do not belong together"):
+        load_encoder(tmp_path)
+
+
+def test_a_checkpoint_that_has_a_weight_twice_is_refused(save_bert, tmp_path, refused):
+    edit_weights(save_bert(tmp_path), lambda weights: weights | {f"bert.{NORM}": torch.zeros(32)})
+    with refused(NORM, "twice"):
         load_encoder(tmp_path)
 
 
@@ -195,6 +209,10 @@ def replace_by_pickle(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def replace_by_pickles(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model-00001-of-00001.bin")
+
+
 def shard_index(text):
     def edit(folder):
         (folder / "model.safetensors").unlink()
@@ -211,9 +229,20 @@ BROKEN = {
     "size that is no number": (lambda folder: edit_config(folder, hidden_size="wide"), "hidden_size"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
     "pickle only": (replace_by_pickle, "save_pretrained"),
+    "pickles only": (replace_by_pickles, "save_pretrained"),
+    "weights of an adapter": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "adapter_model.safetensors"),
+        "it holds adapter_model.safetensors, config.json",
+    ),
     "truncated weights": (lambda folder: shorten(folder / "model.safetensors"), "fetch it again"),
     "broken index": (shard_index("{"), "fetch it again"),
     "index of nothing": (shard_index("{}"), "fetch it again"),
+    "index of lists": (shard_index('{"weight_map": ["model-1.safetensors"]}'), "fetch it again"),
+    "index that is a list": (shard_index('["weight_map"]'), "fetch it again"),
+    "index of numbers": (shard_index('{"weight_map": {"a": 1}}'), "fetch it again"),
+    "index of nested brackets": (shard_index("[" * 100_000), "fetch it again"),
+    "index that leads up": (shard_index('{"weight_map": {"a": "../model.safetensors"}}'), "outside"),
+    "index that leads elsewhere": (shard_index('{"weight_map": {"a": "/model.safetensors"}}'), "outside"),
     "missing shard": (shard_index('{"weight_map": {"a": "model-1.safetensors"}}'), "model-1.safetensors"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer"),
     "broken tokenizer": (lambda folder: shorten(folder / "tokenizer.json"), "no tokenizer"),
@@ -250,13 +279,185 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(save_bert,
 
 
 @pytest.mark.parametrize(
-    "name", ["missing", "./missing", "../missing", "runs/missing/student", "owner/missing", "a--b", "file.txt"]
+    "name",
+    [
+        "missing",
+        "./missing",
+        "../missing",
+        "runs/missing/student",
+        "owner/missing",
+        "a--b",
+        "file.txt",
+        "~nobody-here/model",
+        "x" * 5000,
+    ],
 )
 def test_what_is_no_folder_and_no_reachable_hub_model_is_refused(tmp_path, monkeypatch, refused, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file.txt").write_text("text")
     with refused(f"There is no model folder '{name}'"):
         load_encoder(name)
+
+
+# Layouts
+
+
+def sentence_transformer(folder, path, first):
+    """Write the files in which sentence-transformers says what a model is made of."""
+    modules = [
+        {"idx": 0, "name": "0", "path": path, "type": first},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+
+
+@pytest.mark.parametrize("path", ["", "0_Transformer"])
+@pytest.mark.parametrize(
+    "first", ["sentence_transformers.models.Transformer", "sentence_transformers.base.modules.transformer.Transformer"]
+)
+def test_a_sentence_transformer_of_either_layout_gives_its_transformer(tiny_bert, save_bert, tmp_path, path, first):
+    original = tiny_bert()
+    save_bert(tmp_path / path, original)
+    sentence_transformer(tmp_path, path, first)
+    encoder = load_encoder(tmp_path)
+    assert same_output(encoder.model, original)
+    assert encoder.source == str(tmp_path)
+
+
+def test_what_sentence_transformers_saves_is_read(tiny_bert, save_bert, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    original = tiny_bert()
+    sentence_transformers.SentenceTransformer(str(save_bert(tmp_path / "plain", original)), device="cpu").save(
+        str(tmp_path / "saved")
+    )
+    assert (tmp_path / "saved" / "modules.json").is_file()
+    assert same_output(load_encoder(tmp_path / "saved").model, original)
+
+
+def test_sentence_embeddings_without_a_transformer_are_refused(save_bert, tmp_path, refused):
+    sentence_transformer(save_bert(tmp_path), "", "sentence_transformers.models.StaticEmbedding")
+    with refused(tmp_path, "StaticEmbedding", "give an encoder"):
+        load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", "3", "[3]", '[{"path": ""}]', '[{"type": "x.Transformer"}]']
+    + [json.dumps([{"type": "x.Transformer", "path": path}]) for path in (3, None, "..", "../other", "/", "a\0b", "missing")],
+)
+def test_a_list_of_modules_that_leads_nowhere_is_refused(save_bert, tmp_path, refused, text):
+    (save_bert(tmp_path / "model") / "modules.json").write_text(text)
+    save_bert(tmp_path / "other")
+    with refused(tmp_path / "model"):
+        load_encoder(tmp_path / "model")
+
+
+def test_a_runs_directory_stands_for_its_student(save_bert, tmp_path, tiny_tokenizer):
+    (tmp_path / "text.txt").write_text("a drop of spirit in the still\n" * 40)
+    recipe = {"corpus": tmp_path / "text.txt", "student": "2x16/4", "steps": 1, "batch_size": 2, "max_length": 16}
+    first = limbeck.distill(save_bert(tmp_path / "teacher"), **recipe, output=tmp_path / "first", quiet=True)
+    encoder = load_encoder(first.path)
+    assert encoder.source == str(first.path)
+    assert same_weights(encoder.model, load_encoder(first.student).model)
+    second = limbeck.distill(first.path, **recipe, init=first.path, output=tmp_path / "second", quiet=True)
+    assert str(load_encoder(second.path).shape) == "2x16:64/4"
+
+
+def test_a_run_without_a_student_is_refused_with_what_lies_there(save_bert, tmp_path, refused):
+    save_bert(tmp_path / "students" / "2x16")
+    (tmp_path / "recipe.yaml").write_text("student: 2x16\n")
+    with refused(tmp_path, "no student", Path("students") / "2x16"):
+        load_encoder(tmp_path)
+
+
+def test_a_folder_above_models_is_refused_with_the_models_in_it(save_bert, tmp_path, refused):
+    for step in range(7):
+        save_bert(tmp_path / f"checkpoint-{step}")
+    with refused(tmp_path, "no config.json", "there are models in checkpoint-0, checkpoint-1", "and 2 more"):
+        load_encoder(tmp_path)
+
+
+def test_an_empty_folder_is_refused(tmp_path, refused):
+    with refused(tmp_path, "it holds nothing"):
+        load_encoder(tmp_path)
+
+
+# The hub
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Let the hub's address be one on this machine, with nothing fetched before."""
+
+    def use(endpoint):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+    return use
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://[::", "", "http://127.0.0.1:1"])
+def test_an_address_of_the_hub_that_leads_nowhere_is_refused(hub, refused, endpoint):
+    hub(endpoint)
+    with refused("There is no model folder 'owner/model'", "HF_ENDPOINT"):
+        load_encoder("owner/model")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "remedy"),
+    [
+        (401, "GatedRepo", "ask for access"),
+        (403, "GatedRepo", "hf auth login"),
+        (401, "RepoNotFound", "check the spelling"),
+        (404, "RepoNotFound", "hf auth login"),
+        (503, "", "cannot be reached"),
+        (200, "", "cannot be reached"),
+    ],
+)
+def test_a_hub_that_does_not_give_the_model_says_what_to_do(hub, refused, status, code, remedy):
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        hub(f"http://127.0.0.1:{server.server_port}")
+        with refused("There is no model folder 'owner/model'", remedy):
+            load_encoder("owner/model")
+        server.shutdown()
+
+
+def test_a_hub_that_never_answers_is_not_waited_for(hub, monkeypatch, refused):
+    monkeypatch.setattr(folders, "HUB_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hub(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with refused("There is no model folder 'owner/model'", "cannot be reached"):
+            load_encoder("owner/model")
+
+
+def test_without_leave_to_fetch_nothing_is_fetched(refused):
+    with refused("There is no model folder 'owner/model'", "HF_HUB_OFFLINE"):
+        load_encoder("owner/model")
+
+
+def test_a_model_that_was_fetched_before_needs_no_hub(hub, tiny_bert, save_bert, tmp_path):
+    hub("nonsense")
+    original = tiny_bert()
+    repository = tmp_path / "cache" / "models--owner--model"
+    save_bert(repository / "snapshots" / ("0" * 40), original)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    assert same_output(load_encoder("owner/model").model, original)
 
 
 # Tokenizers
@@ -390,10 +591,26 @@ def test_a_student_may_begin_as_an_earlier_one(teacher, save_bert, tiny_bert, tm
     assert same_output(student.model, earlier)
 
 
-def test_an_earlier_student_of_another_shape_is_refused(teacher, save_bert, tmp_path, refused):
+@pytest.mark.parametrize("shape", [StudentShape(2, 36), StudentShape(2, 36, 72), StudentShape(2, 36, None, 9)])
+def test_what_the_shape_leaves_open_is_the_earlier_students(teacher, save_bert, tmp_path, shape):
+    sizes = {"hidden_size": 36, "intermediate_size": 72, "num_attention_heads": 9, "num_hidden_layers": 2}
+    earlier = save_bert(tmp_path / "earlier", **sizes)
+    assert str(build_student(teacher, shape, str(earlier), seed=0, teacher_heads=True).shape) == "2x36:72/9"
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked"),
+    [
+        (StudentShape(3, 32), "3x32:128/4"),
+        (StudentShape(2, 16), "2x16:128/4"),
+        (StudentShape(2, 32, 64), "2x32:64/4"),
+        (StudentShape(2, 32, None, 8), "2x32:128/8"),
+    ],
+)
+def test_an_earlier_student_of_another_shape_is_refused(teacher, save_bert, tmp_path, refused, shape, asked):
     earlier = save_bert(tmp_path / "earlier", num_hidden_layers=2)
-    with refused(earlier, "2x32:128/4", "3x32:128/4"):
-        build_student(teacher, StudentShape(3, 32), str(earlier), seed=0)
+    with refused(earlier, "2x32:128/4", asked):
+        build_student(teacher, shape, str(earlier), seed=0)
 
 
 def test_an_earlier_student_with_another_tokenizer_is_refused(teacher, save_bert, make_tokenizer, tmp_path, refused):

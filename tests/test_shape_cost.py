@@ -79,6 +79,15 @@ def test_all_else_is_the_teachers():
     assert {name for name, value in config.items() if value != teacher.to_dict()[name]} <= sizes
 
 
+def test_nothing_of_the_teachers_task_is_the_students():
+    task = {"num_labels": 3, "problem_type": "regression", "architectures": ["BertForMaskedLM"], "classifier_dropout": 0.5}
+    foreign = {"auto_map": {"AutoModel": "code.Model"}, "task_specific_params": {"a": 1}, "limbeck": "still"}
+    teacher = BertConfig(**task, **foreign)
+    before = teacher.to_dict()
+    assert StudentShape.parse("2x48").config(teacher).to_dict() == StudentShape.parse("2x48").config(BERT_BASE).to_dict()
+    assert teacher.to_dict() == before
+
+
 @pytest.mark.parametrize(
     ("student", "teacher_heads", "words"),
     [

@@ -6,8 +6,10 @@ positions: just what relations slice. Nothing is asked for through ``output_atte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
@@ -24,6 +26,7 @@ Feature = Literal["q", "k", "v", "hidden"]
 Wants = Mapping[Feature, Sequence[int]]
 """Which layers' features to read. Layers count from 1; hidden 0 is what enters layer 1, hidden l what leaves layer l."""
 FEATURES: tuple[Feature, ...] = ("q", "k", "v", "hidden")
+SEGMENTS = "token_type_ids"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Capture:
         self._layers = family.layer_list(self._encoder)
         _check_wants(wants, len(self._layers))
         self._shape = EncoderShape.of(model.config)
+        self._accepted = _accepted_inputs(self._encoder, self._shape)
         self._total = sum(len(set(layers)) for layers in wants.values())
         self._features: Features | None = None
         self._handles = [self._watch(family, feature, layer) for feature, layers in wants.items() for layer in set(layers)]
@@ -72,9 +76,14 @@ class Capture:
     def __call__(self, **inputs: Tensor) -> Features:
         """Run the encoder on tokenised inputs (input_ids, attention_mask ...) and return the features.
 
+        token_type_ids go only to an encoder with more than one segment, so that teacher and student can share a batch.
+
         Raises:
-            UserError: the encoder trains with reentrant gradient checkpointing.
+            UserError: inputs that are missing, empty, too long or unknown to the encoder, or the encoder trains with
+                reentrant gradient checkpointing.
         """
+        inputs = {name: value for name, value in inputs.items() if name != SEGMENTS or name in self._accepted}
+        _check_inputs(inputs, self._accepted, self._shape)
         _check_checkpointing(self._layers)
         features = Features(self._shape)
         self._features = features
@@ -117,7 +126,8 @@ def capture(
 
     Args:
         model: an encoder of a supported family, with or without a task head.
-        batch: its inputs, such as input_ids and attention_mask, each (batch, n).
+        batch: its inputs, such as input_ids and attention_mask, each (batch, n); all that its tokenizer gives by default.
+            token_type_ids are left out where the encoder has no segments.
         wants: for each of "q", "k", "v" and "hidden" a layer or a list of layers. Layers count from 1; hidden 0 is the
             embedding output.
 
@@ -125,19 +135,28 @@ def capture(
         For a feature asked for with one layer a tensor (batch, n, width), for a list a dict from layer to tensor.
 
     Raises:
-        UserError: an unsupported family, an unknown feature, or a layer that the encoder does not have.
+        UserError: an unsupported family, an unknown feature, a layer that the encoder does not have, or inputs that are
+            missing, empty, too long or unknown to the encoder.
 
     Example:
         ``limbeck.capture(model, tokenizer(texts, return_tensors="pt", padding=True), {"q": 12, "hidden": [0, 3]})``
     """
-    reader = Capture(model, {feature: [asked] if isinstance(asked, int) else asked for feature, asked in wants.items()})
+    reader = Capture(model, {feature: _asked_layers(feature, asked) for feature, asked in wants.items()})
     try:
         read = reader(**batch).tensors
     finally:
         reader.close()
     return {
-        feature: read[feature][asked] if isinstance(asked, int) else read.get(feature, {}) for feature, asked in wants.items()
+        feature: read[feature][int(asked)] if isinstance(asked, Integral) else read.get(feature, {})
+        for feature, asked in wants.items()
     }
+
+
+def _asked_layers(feature: str, asked: object) -> list[int]:
+    layers: list[Any] = list(asked) if isinstance(asked, Iterable) else [asked]
+    if not all(isinstance(layer, Integral) and not isinstance(layer, bool) for layer in layers):
+        raise UserError(f"{asked!r} names no layers of {feature}; give a layer, such as 3, or a list of them.")
+    return [int(layer) for layer in layers]
 
 
 def _check_wants(wants: Wants, layers: int) -> None:
@@ -150,6 +169,31 @@ def _check_wants(wants: Wants, layers: int) -> None:
         for layer in wanted:
             if not first <= layer <= layers:
                 raise UserError(f"There is no {feature} of layer {layer}; this encoder's go from {first} to {layers}.")
+
+
+def _accepted_inputs(encoder: nn.Module, shape: EncoderShape) -> set[str]:
+    """The inputs by name that an encoder takes: its ``**kwargs`` would pass over anything."""
+    parameters = inspect.signature(encoder.forward).parameters.values()
+    names = {parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD}
+    return names if shape.segments > 1 else names - {SEGMENTS}
+
+
+def _check_inputs(inputs: Mapping[str, Tensor], accepted: set[str], shape: EncoderShape) -> None:
+    unknown = sorted(inputs.keys() - accepted)
+    if unknown:
+        raise UserError(f"A {shape.model_type} encoder does not take {', '.join(unknown)}; leave it out of the batch.")
+    ids = inputs.get("input_ids")
+    if ids is None:
+        raise UserError("The batch has no input_ids; give what the tokenizer makes of the texts.")
+    if not isinstance(ids, Tensor) or ids.ndim != 2:
+        raise UserError('input_ids must be a tensor (batch, n); tokenise a list of texts with return_tensors="pt".')
+    if not ids.numel():
+        raise UserError(f"The batch is empty: input_ids has the shape {tuple(ids.shape)}.")
+    if ids.shape[1] > shape.positions and "position_ids" not in inputs:
+        raise UserError(
+            f"A sequence of {ids.shape[1]} tokens is longer than the {shape.positions} that the encoder has positions for; "
+            f"tokenise with truncation=True, max_length={shape.positions}."
+        )
 
 
 def _check_checkpointing(layers: Sequence[nn.Module]) -> None:

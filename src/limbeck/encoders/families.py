@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from limbeck.errors import UserError
@@ -27,6 +27,8 @@ class Family:
     """Within a layer: the module whose output is the feature "q", "k" or "v", heads concatenated."""
     pooler: str
     """The module behind the last layer, which checkpoints may lack; empty if the family has none."""
+    positions_after_padding: bool = False
+    """Whether token t takes position row padding index + t, and padding the row of the padding index, as in fairseq."""
 
     def layer_list(self, encoder: nn.Module) -> list[nn.Module]:
         """The encoder's Transformer layers, the first at index 0."""
@@ -36,19 +38,26 @@ class Family:
         """The module that computes q, k or v of a layer (numbered from 1)."""
         return encoder.get_submodule(f"{self.layers}.{layer - 1}.{self.projections[feature]}")
 
+    def positions(self, config: PretrainedConfig) -> int:
+        """The most tokens that a sequence may have."""
+        rows: int = config.max_position_embeddings
+        return rows - config.pad_token_id - 1 if self.positions_after_padding else rows
 
+
+BERT = Family(
+    model_types=("bert",),
+    embeddings="embeddings",
+    layers="encoder.layer",
+    projections={
+        "q": "attention.self.query",
+        "k": "attention.self.key",
+        "v": "attention.self.value",
+    },
+    pooler="pooler",
+)
 FAMILIES = (
-    Family(
-        model_types=("bert",),
-        embeddings="embeddings",
-        layers="encoder.layer",
-        projections={
-            "q": "attention.self.query",
-            "k": "attention.self.key",
-            "v": "attention.self.value",
-        },
-        pooler="pooler",
-    ),
+    BERT,
+    replace(BERT, model_types=("roberta", "xlm-roberta"), positions_after_padding=True),
 )
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from limbeck.encoders.families import Family, family_of
+from limbeck.encoders.folders import contents, model_folder, one_line
 from limbeck.encoders.shape import EncoderShape
+from limbeck.encoders.weights import check_weights, encoder_keys, read_weights
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,26 +48,30 @@ class Encoder:
 
 
 def load_encoder(source: str | Path) -> Encoder:
-    """Load the encoder of a Hugging Face folder or hub model, in float32 and evaluation mode.
+    """Load an encoder in float32 and evaluation mode.
 
     Task heads in the checkpoint are left out. Key names of older checkpoints (a ``bert.`` or ``module.`` prefix,
     ``LayerNorm.gamma`` and ``beta``, a stored ``position_ids``) are understood.
 
+    Args:
+        source: the folder of a Hugging Face or sentence-transformers model, with or without a task head; the directory of a
+            run, whose student is loaded; or a hub name.
+
     Raises:
-        UserError: no such model; a decoder or quantised weights; no safetensors weights; a weight is missing, superfluous,
-            not finite or of another shape than the configuration says; the tokenizer has more tokens than the embedding
-            has rows.
+        UserError: no such model; an unsupported family; a decoder or quantised weights; no safetensors weights; a weight is
+            missing, superfluous, not finite or of another shape than the configuration says; the tokenizer does not fit.
     """
-    folder = _folder(str(source))
+    folder = model_folder(str(source))
     config = _config(folder)
     family = family_of(config)
     model = _model_of(config, folder)
-    weights = _encoder_keys(_read_weights(folder), model.base_model_prefix)
-    missing = _check_weights(model, weights, family, str(source))
+    weights = encoder_keys(read_weights(folder), model.base_model_prefix)
+    whole = check_weights(model, weights, family, str(source))
     known = model.state_dict().keys()
     model.load_state_dict({k: v.float() for k, v in weights.items() if k in known}, strict=False, assign=True)
-    tokenizer = _tokenizer(folder, config)
-    return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and not missing)
+    tokenizer = _tokenizer(folder)
+    _check_ids(tokenizer, config, family, folder)
+    return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and whole)
 
 
 def check_same_tokenizer(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> None:
@@ -76,22 +80,45 @@ def check_same_tokenizer(teacher: PreTrainedTokenizerBase, student: PreTrainedTo
     Raises:
         UserError: naming the first tokens, special tokens or text that differ.
     """
+    if problem := _difference(teacher, student):
+        raise UserError(
+            f"Teacher and student do not share a tokenizer: {problem}. "
+            "Start the student with --init random or layers, which give it the teacher's tokenizer."
+        )
+
+
+def _difference(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> str | None:
     ours, theirs = teacher.get_vocab(), student.get_vocab()
     differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
     if differing:
         shown = ", ".join(f"{token!r} ({ours.get(token, 'none')} and {theirs.get(token, 'none')})" for token in differing[:3])
-        problem = f"they differ in {len(differing)} tokens, first {shown}"
-    elif teacher.special_tokens_map != student.special_tokens_map:
-        problem = f"the special tokens are {teacher.special_tokens_map} and {student.special_tokens_map}"
-    else:
-        sample = "A Café, über ﬁne Ünïcode TEXT\u00a0– 東京 it's"
-        if teacher.tokenize(sample) == student.tokenize(sample):
-            return
-        problem = f"{sample!r} becomes {teacher.tokenize(sample)} and {student.tokenize(sample)}"
-    raise UserError(
-        f"Teacher and student do not share a tokenizer: {problem}. "
-        "Start the student with --init random or layers, which give it the teacher's tokenizer."
-    )
+        return f"they differ in {len(differing)} tokens, first {shown}"
+    if teacher.special_tokens_map != student.special_tokens_map:
+        return f"the special tokens are {teacher.special_tokens_map} and {student.special_tokens_map}"
+    for rule, other in zip_longest(_rules(teacher), _rules(student)):
+        if not _same_rule(rule, other):
+            return f"they put tokens together by other rules, first {rule} and {other}"
+    sample = "A Café, über ﬁne Ünïcode TEXT\u00a0– 東京 it's"
+    if teacher.tokenize(sample) != student.tokenize(sample):
+        return f"{sample!r} becomes {teacher.tokenize(sample)} and {student.tokenize(sample)}"
+    return None
+
+
+def _rules(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """What decides between equal vocabularies: a BPE's merges, or a Unigram's pieces with their scores."""
+    if not tokenizer.is_fast:
+        return []
+    model: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    if model["type"] == "Unigram":
+        return list(model["vocab"])
+    return list(model.get("merges", []))
+
+
+def _same_rule(rule: Any, other: Any) -> bool:
+    """Whether two merges, or two pieces with their scores, are equal; saving may change a score's last digit."""
+    if rule is None or other is None or isinstance(rule[1], str):
+        return bool(rule == other)
+    return bool(rule[0] == other[0] and math.isclose(rule[1], other[1], rel_tol=1e-6))
 
 
 @contextmanager
@@ -106,34 +133,13 @@ def no_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _folder(source: str) -> Path:
-    """A local folder as it is; a hub name (owner/model) through the hub's cache."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", source):
-        raise UserError(
-            f"There is no model folder {source!r}; give a folder with config.json and model.safetensors, or a hub name."
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"There is no model folder {source!r}, and the hub has no model of that name that can be reached "
-            f"({type(error).__name__}); check the path, the name, the network or your access."
-        ) from error
-
-
 def _config(folder: Path) -> PretrainedConfig:
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json; give the folder of a Hugging Face encoder.")
+        raise UserError(f"{folder} has no config.json ({contents(folder)}); give the folder of a Hugging Face encoder.")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers makes of a file that anyone may have written
-        raise UserError(f"{folder / 'config.json'} cannot be read as a model configuration: {_one_line(error)}") from error
+        raise UserError(f"{folder / 'config.json'} cannot be read as a model configuration: {one_line(error)}") from error
     config.dtype = torch.float32
     return _for_features(config, folder)
 
@@ -143,7 +149,7 @@ def _model_of(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     try:
         return _random_model(config, seed=0)
     except Exception as error:  # likewise
-        raise UserError(f"{folder / 'config.json'} describes no model that can be built: {_one_line(error)}") from error
+        raise UserError(f"{folder / 'config.json'} describes no model that can be built: {one_line(error)}") from error
 
 
 def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
@@ -163,89 +169,36 @@ def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
     return config
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = {}
-    for file in _weight_files(folder):
-        try:
-            weights.update(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is broken or unreadable ({error}); fetch it again.") from error
-    return weights
-
-
-def _weight_files(folder: Path) -> Iterator[Path]:
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").is_file():
-        yield folder / "model.safetensors"
-    elif index.is_file():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UserError(f"{index} is broken ({_one_line(error)}); fetch it again.") from error
-        yield from sorted(folder / name for name in names)
-    elif (folder / "pytorch_model.bin").is_file():
-        raise UserError(
-            f"{folder} has only pytorch_model.bin, a pickle, which could run any code when opened; "
-            "save the model once with save_pretrained to get model.safetensors."
-        )
-    else:
-        raise UserError(f"{folder} has no model.safetensors; give the folder of a Hugging Face encoder.")
-
-
-def _encoder_keys(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Bring the known variants of key names into today's form, relative to the encoder."""
-
-    def normalise(key: str) -> str:
-        key = key.removeprefix("module.").removeprefix(f"{prefix}.")
-        return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: "LayerNorm." + {"gamma": "weight", "beta": "bias"}[m[1]], key)
-
-    normalised = {normalise(key): value for key, value in weights.items()}
-    return {key: value for key, value in normalised.items() if not key.endswith("embeddings.position_ids")}
-
-
-def _check_weights(model: PreTrainedModel, weights: dict[str, Tensor], family: Family, source: str) -> list[str]:
-    """Compare the checkpoint's weights with the model's; return the pooler's that are missing."""
-    expected = model.state_dict()
-    parts = tuple(f"{name}." for name, _ in model.named_children())
-    optional = f"{family.pooler}."
-    missing = sorted(key for key in expected if key not in weights)
-    needed = [key for key in missing if not key.startswith(optional)]
-    extra = sorted(key for key in weights if key not in expected and key.startswith(parts))
-    given = {key: weights[key] for key in sorted(expected) if key in weights}
-    misshapen = [key for key, value in given.items() if value.shape != expected[key].shape]
-    whole = [key for key, value in given.items() if not value.is_floating_point()]
-    broken = [key for key, value in given.items() if value.is_floating_point() and not value.isfinite().all()]
-    for keys, problem in (
-        (needed, "lacks"),
-        (extra, "has, but its config.json does not,"),
-        (misshapen, "has in another shape"),
-        (whole, "has as whole numbers"),
-        (broken, "has NaN or infinity in"),
-    ):
-        if keys:
-            rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            raise UserError(
-                f"The checkpoint {source} {problem} {', '.join(keys[:3])}{rest}; "
-                "config.json and weights do not belong together, or the file is incomplete."
-            )
-    return missing
-
-
-def _tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers makes of a file that anyone may have written
-        raise UserError(f"{folder} has no tokenizer that can be read: {_one_line(error)}") from error
+        needed = "" if (folder / "tokenizer.json").is_file() else "; put a tokenizer.json there, which needs no other package"
+        raise UserError(f"{folder} has no tokenizer that can be read: {one_line(error)}{needed}") from error
     files = tokenizer.vocab_files_names.values()
     if not any((folder / name).is_file() for name in files):  # transformers then invents one that knows no word
         raise UserError(f"{folder} holds no tokenizer ({' or '.join(files)}); put the model's own there.")
+    return tokenizer
+
+
+def _check_ids(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, family: Family, folder: Path) -> None:
+    """Refuse a tokenizer whose ids are not those that the model was trained with.
+
+    Raises:
+        UserError: ids without an embedding, or another padding id where positions are counted from it.
+    """
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= config.vocab_size:
         raise UserError(
             f"The tokenizer in {folder} has ids up to {highest}, but the model has only {config.vocab_size} embedding "
             "rows; they do not belong together."
         )
-    return tokenizer
+    if family.positions_after_padding and (config.pad_token_id is None or config.pad_token_id != tokenizer.pad_token_id):
+        raise UserError(
+            f"The tokenizer in {folder} pads with id {tokenizer.pad_token_id}, but pad_token_id in config.json, from which "
+            f"{config.model_type} counts its positions, is {config.pad_token_id}; put the model's own tokenizer and config "
+            "there."
+        )
 
 
 def new_encoder(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Encoder:
@@ -260,7 +213,3 @@ def _random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
         model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="sdpa")
     model.eval()
     return model
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

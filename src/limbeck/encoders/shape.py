@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from limbeck.encoders.families import family_of
 from limbeck.errors import UserError
 from limbeck.kernels.heads import common_divisors
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 PAPERS_HEADS = 12
 """MiniLM (section 4.1) and MiniLMv2 (section 4.1) give every student 12 attention heads."""
+TASK_SETTINGS = ("architectures", "id2label", "label2id", "problem_type", "classifier_dropout")
+"""What a configuration says of a task head."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,16 @@ class EncoderShape:
     feed_forward: int
     vocabulary: int
     positions: int
+    """The most tokens that a sequence may have, which may be fewer than the rows of the table."""
     segments: int
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> EncoderShape:
-        """Read the sizes from a model's configuration."""
+        """Read the sizes from a model's configuration.
+
+        Raises:
+            UserError: an unsupported family.
+        """
         return cls(
             model_type=config.model_type,
             layers=config.num_hidden_layers,
@@ -40,7 +48,7 @@ class EncoderShape:
             heads=config.num_attention_heads,
             feed_forward=config.intermediate_size,
             vocabulary=config.vocab_size,
-            positions=config.max_position_embeddings,
+            positions=family_of(config).positions(config),
             segments=config.type_vocab_size,
         )
 
@@ -75,7 +83,7 @@ class StudentShape:
         return cls(layers, width, feed_forward, heads)
 
     def config(self, teacher: PretrainedConfig, *, teacher_heads: bool = False) -> PretrainedConfig:
-        """The student's configuration: the teacher's, with this shape.
+        """The student's configuration: that of the teacher's encoder, with this shape.
 
         Args:
             teacher: it is copied, never changed.
@@ -86,6 +94,7 @@ class StudentShape:
             UserError: the heads do not divide the width.
         """
         config = copy.deepcopy(teacher)
+        forget_task(config)
         config.num_hidden_layers = self.layers
         config.hidden_size = self.width
         config.num_attention_heads = self._heads(teacher.num_attention_heads, teacher_heads)
@@ -104,3 +113,13 @@ class StudentShape:
             f"write {self.layers}x{self.width}/HEADS with one of {', '.join(map(str, common_divisors(self.width)))}"
             + (", or use --objective minilmv2 and --init random, which need no equal heads." if same else ".")
         )
+
+
+def forget_task(config: PretrainedConfig) -> None:
+    """Take out of a configuration what an encoder by itself does not have: its task, and settings of foreign code."""
+    blank = type(config)()
+    for name in vars(config).keys() - vars(blank).keys():
+        if not name.startswith("_"):
+            delattr(config, name)
+    for name in TASK_SETTINGS:
+        setattr(config, name, getattr(blank, name, None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from limbeck.encoders.loading import Encoder, check_same_tokenizer, load_encoder, new_encoder
-from limbeck.encoders.shape import EncoderShape, StudentShape
+from limbeck.encoders.shape import StudentShape, forget_task
 from limbeck.errors import UserError
 
 
@@ -14,7 +14,7 @@ def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *
 
     Args:
         teacher: read, never changed.
-        shape: the student's size; what it leaves open follows from the teacher.
+        shape: the student's size; what it leaves open follows from the teacher, or is as in the earlier student.
         init: "random"; "layers" (layers chosen by `default_cut`) or "layers:1,3,6" copies the teacher's embeddings, these
             layers and its pooler; anything else is the folder of an earlier student.
         seed: decides random weights.
@@ -24,17 +24,13 @@ def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *
         UserError: the shape is impossible, or the start does not fit it.
     """
     copied = init == "layers" or init.startswith("layers:")
+    if not copied and init != "random":
+        return _earlier_student(teacher, shape, init)
     config = shape.config(teacher.model.config, teacher_heads=teacher_heads or copied)
     if copied:
         student = new_encoder(config, teacher.tokenizer, seed)
         return _copy_layers(teacher, student, chosen_layers(init, teacher.shape.layers, shape.layers))
-    if init == "random":
-        return new_encoder(config, teacher.tokenizer, seed)
-    student = load_encoder(init)
-    check_same_tokenizer(teacher.tokenizer, student.tokenizer)
-    if str(student.shape) != str(EncoderShape.of(config)):
-        raise UserError(f"The start {init} is a {student.shape}, not the {EncoderShape.of(config)} asked for.")
-    return student
+    return new_encoder(config, teacher.tokenizer, seed)
 
 
 def default_cut(teacher_layers: int, student_layers: int) -> list[int]:
@@ -69,6 +65,23 @@ def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[i
             f"--init {init} does not fit: name {student_layers} of the teacher's layers 1 to {teacher_layers} in ascending order."
         )
     return layers
+
+
+def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str) -> Encoder:
+    student = load_encoder(folder)
+    check_same_tokenizer(teacher.tokenizer, student.tokenizer)
+    own = student.shape
+    asked = replace(
+        own,
+        layers=shape.layers,
+        width=shape.width,
+        feed_forward=shape.feed_forward or own.feed_forward,
+        heads=shape.heads or own.heads,
+    )
+    if asked != own:
+        raise UserError(f"The start {folder} is a {own}, not the {asked} asked for; ask for a student of its shape.")
+    forget_task(student.model.config)
+    return student
 
 
 def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encoder:

@@ -1,0 +1,112 @@
+"""A checkpoint's weights: read from safetensors, brought into today's key names, and compared with the model's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from limbeck.encoders.families import Family
+from limbeck.encoders.folders import contents, inside, one_line, read_json
+from limbeck.errors import UserError
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All weights that a folder holds, sharded or not.
+
+    Raises:
+        UserError: no safetensors weights, or files that are broken.
+    """
+    weights: dict[str, Tensor] = {}
+    for file in _weight_files(folder):
+        try:
+            weights.update(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} is broken or unreadable ({one_line(error)}); fetch it again.") from error
+    return weights
+
+
+def _weight_files(folder: Path) -> Iterator[Path]:
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file():
+        yield folder / "model.safetensors"
+    elif index.is_file():
+        yield from _shards(folder, index)
+    elif next(folder.glob("pytorch_model*.bin"), None):
+        raise UserError(
+            f"{folder} has its weights only in pytorch_model.bin, a pickle, which could run any code when opened; "
+            "save the model once with save_pretrained to get model.safetensors."
+        )
+    else:
+        raise UserError(f"{folder} has no model.safetensors ({contents(folder)}); give the folder of a Hugging Face encoder.")
+
+
+def _shards(folder: Path, index: Path) -> list[Path]:
+    content = read_json(index)
+    shards = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(shards, dict) or not shards:
+        raise UserError(f"{index} is broken (it names no files of weights); fetch it again.")
+    return sorted({inside(folder, name, index) for name in shards.values()})
+
+
+def encoder_keys(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Bring the known variants of key names into today's form, relative to the encoder.
+
+    Args:
+        weights: as they are stored.
+        prefix: the encoder's name in a model with a task head, such as ``bert``.
+
+    Raises:
+        UserError: two weights have the same name in that form.
+    """
+
+    def normalise(key: str) -> str:
+        key = key.removeprefix("module.").removeprefix(f"{prefix}.")
+        return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: "LayerNorm." + {"gamma": "weight", "beta": "bias"}[m[1]], key)
+
+    normalised: dict[str, Tensor] = {}
+    for key, value in weights.items():
+        if normalise(key) in normalised:
+            raise UserError(f"The checkpoint has {normalise(key)} twice, once as {key}; it holds two models, so save one alone.")
+        normalised[normalise(key)] = value
+    return {key: value for key, value in normalised.items() if not key.endswith("embeddings.position_ids")}
+
+
+def check_weights(model: PreTrainedModel, weights: dict[str, Tensor], family: Family, source: str) -> bool:
+    """Compare a checkpoint's weights, in today's key names, with the model's.
+
+    Returns:
+        Whether all are there; only the pooler's may be missing, and only as a whole.
+
+    Raises:
+        UserError: weights are missing, superfluous, of another shape, or no finite numbers.
+    """
+    expected = model.state_dict()
+    parts = tuple(f"{name}." for name, _ in model.named_children())
+    pooler = {key for key in expected if key.startswith(f"{family.pooler}.")}
+    missing = {key for key in expected if key not in weights}
+    needed = sorted(missing - pooler if pooler <= missing else missing)
+    extra = sorted(key for key in weights if key not in expected and key.startswith(parts))
+    given = {key: weights[key] for key in sorted(expected) if key in weights}
+    misshapen = [key for key, value in given.items() if value.shape != expected[key].shape]
+    whole = [key for key, value in given.items() if not value.is_floating_point()]
+    broken = [key for key, value in given.items() if value.is_floating_point() and not value.float().isfinite().all()]
+    for keys, problem in (
+        (needed, "lacks"),
+        (extra, "has, but its config.json does not,"),
+        (misshapen, "has in another shape"),
+        (whole, "has as whole numbers"),
+        (broken, "has NaN or infinity in"),
+    ):
+        if keys:
+            rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            raise UserError(
+                f"The checkpoint {source} {problem} {', '.join(keys[:3])}{rest}; "
+                "config.json and weights do not belong together, or the file is incomplete."
+            )
+    return not missing
