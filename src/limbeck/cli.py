@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, SafetensorError) as error:
         print(f"limbeck: {' '.join(str(error).split())}; what was complete before is still there", file=sys.stderr)
         return CHECK_FAILED
-    except KeyboardInterrupt:
-        print("limbeck: interrupted; a run with checkpoints goes on with --resume auto", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"limbeck: {str(error) or 'interrupted; a run with checkpoints goes on with --resume auto'}", file=sys.stderr)
         return INTERRUPTED
     return DONE
 

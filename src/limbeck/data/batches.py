@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -72,6 +74,14 @@ class PackedSource:
 
     def __len__(self) -> int:
         return len(self._packed)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the blocks' content, wherever the text lies."""
+        packed, digest = self._packed, blake2b(f"{self._special} {self._max_length}".encode(), digest_size=16)
+        for array in (self._ids, packed.blocks, packed.starts, packed.lengths, packed.separated):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     @property
     def tokens(self) -> int:
