@@ -189,15 +189,23 @@ def test_steps_of_any_size_cover_all_examples_with_one_at_least_for_each_process
         assert all(processes <= size < now + processes for size in sizes)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_the_callers_torch_settings_and_random_numbers_neither_matter_nor_change(distil, around):
-    plain = distil("plain", dropout=0.2, init="random")
+def test_the_callers_torch_settings_and_random_numbers_neither_matter_nor_change(distil, around, precision):
+    plain = distil("plain", dropout=0.2, init="random", precision=precision)
     torch.manual_seed(1234)
     before = torch.get_rng_state()
     with around():
-        within = distil("within", dropout=0.2, init="random", checkpoint_every=2)
+        within = distil("within", dropout=0.2, init="random", precision=precision, checkpoint_every=2)
     assert torch.equal(torch.get_rng_state(), before)
     assert equal(weights(plain), weights(within))
+
+
+def test_bf16_computes_with_each_steps_own_weights(distil):
+    """Autocast keeps cast weights; kept beyond a step, they would be those of steps ago."""
+    settings = {"steps": 12, "learning_rate": 1e-2}
+    full, half = (log_of(distil(precision, precision=precision, **settings)) for precision in ("float32", "bf16"))
+    assert [record["loss"] for record in half] == pytest.approx([record["loss"] for record in full], rel=0.05)
 
 
 def test_dropout_is_drawn_anew_for_each_step_process_and_stream():

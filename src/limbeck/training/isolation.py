@@ -16,8 +16,9 @@ def isolated(device: torch.device) -> Iterator[None]:
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.inference_mode(mode=False),
         torch.enable_grad(),
-        torch.autocast("cpu", enabled=False),
-        torch.autocast(device.type, enabled=False),
+        # An outer autocast keeps the inner ones' cast weights beyond the step that changes the weights, so none are kept.
+        torch.autocast("cpu", enabled=False, cache_enabled=False),
+        torch.autocast(device.type, enabled=False, cache_enabled=False),
     ):
         yield
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from limbeck.encoders.shape import EncoderShape
 from limbeck.errors import UserError
 from limbeck.recipe import Recipe, holdout_share, plain, read_recipe, validate
-from limbeck.training.folder import RunFolder
+from limbeck.training.folder import RECIPE, RunFolder
 
 LAYOUT = ("batch_size", "micro_batch_size", "precision")
 """Fields that may change on resuming; the result is then another one in its last bits."""
@@ -73,7 +73,7 @@ def check_same_content(then: Mapping[str, str], now: Mapping[str, str], folder: 
     Raises:
         UserError: naming the inputs.
     """
-    changed = [name for name in now if then.get(name, now[name]) != now[name]]
+    changed = [RECIPE if name == "recipe" else name for name in now if then.get(name, now[name]) != now[name]]
     if changed:
         raise UserError(
             f"The {' and the '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since the run in {folder.path} "
