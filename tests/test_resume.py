@@ -38,8 +38,9 @@ def command(teacher, corpus):
             **{"max_length": 16, "dropout": 0.1, "precision": "float32", "log_every": 1, "output": output, "resume": "auto"},
             **changes,
         }
-        flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
-        return ["distill", *flags, "--quiet"]
+        switches = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is True]
+        flags = [part for name, value in settings.items() if value is not True for part in (f"--{name.replace('_', '-')}", value)]
+        return ["distill", *flags, *switches, "--quiet"]
 
     return make
 
@@ -119,7 +120,7 @@ def test_killed_twice_and_resumed_equals_left_alone_to_the_bit(command, tmp_path
 
 
 def test_killed_twenty_times_equals_left_alone_to_the_bit(command, tmp_path):
-    settings = {"steps": 240, "log_every": 3, "checkpoint_every": 2, "holdout": "0.1", "eval_every": 5, "keep_best": "true"}
+    settings = {"steps": 240, "log_every": 3, "checkpoint_every": 2, "holdout": "0.1", "eval_every": 5, "keep_best": True}
     alone, stopped = tmp_path / "alone", tmp_path / "stopped"
     assert finish(start(command(alone, **settings))) == 0
     drawn = random.Random(0)

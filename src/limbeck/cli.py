@@ -112,6 +112,11 @@ def _add_destination(parser: argparse.ArgumentParser, default: Path | None = Non
 
 def _add_flag(group: Any, setting: Setting, prefix: str = "") -> None:
     default = f" ({setting.default})" if setting.default else ""
+    if setting.switch:
+        group.add_argument(
+            flag(setting.name), action=argparse.BooleanOptionalAction, default=SUPPRESS, help=prefix + setting.text
+        )
+        return
     group.add_argument(
         flag(setting.name),
         nargs="+" if setting.repeated else None,

@@ -150,7 +150,7 @@ def _go_on(parts: Parts, begun: Recipe, folder: RunFolder, reporter: Reporter) -
     """Go on with a run that is as it was left, from its newest checkpoint, or from its beginning without one."""
     summary = folder.read_summary() if folder.finished else None
     checkpoint = None if summary else newest_checkpoint(folder.checkpoints, reporter.say)
-    then = summary["fingerprints"] if summary else checkpoint.state.stamp.fingerprints if checkpoint else {}
+    then = summary.get("fingerprints", {}) if summary else checkpoint.state.stamp.fingerprints if checkpoint else {}
     resuming.check_same_recipe(begun, parts.recipe, folder, same_content=bool(then))
     stamp = _stamp(parts, folder.recipe.read_text(encoding="utf-8"))
     resuming.check_same_content(then, stamp.fingerprints, folder)

@@ -93,13 +93,14 @@ class RunFolder:
         made = [place for place in (self.path, *self.path.parents) if not place.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / LOCK
-        lock = FileLock(file, timeout=0)
+        lock, holder = FileLock(file, timeout=0), ""
         try:
             lock.acquire()
         except Timeout:
+            with suppress(OSError):  # the other one may have come to its end by now
+                holder = file.read_text().strip()
             raise UserError(
-                f"Another process ({file.read_text().strip() or 'unknown'}) is working in {self.path}; wait for its end, or "
-                "name another directory."
+                f"Another process ({holder or 'unknown'}) is working in {self.path}; wait for its end, or name another directory."
             ) from None
         try:
             file.write_text(f"{os.getpid()}\n")
@@ -207,7 +208,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and "step" in record else None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
 def _remove(path: Path) -> None:
