@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import string
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,11 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
+import limbeck
 from limbeck import UserError
 from limbeck.encoders.loading import no_progress_bars
 from limbeck.samples import WIKIPEDIA_HELD_OUT
+from runs import SETTINGS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FAIRSEQ_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]  # <mask> comes last
@@ -213,3 +216,29 @@ def real_data():
     if "LIMBECK_DATA" not in os.environ or not folder.is_dir():
         pytest.skip("the environment variable LIMBECK_DATA names no folder of real data")
     return folder
+
+
+@pytest.fixture
+def teacher(save_bert, tmp_path):
+    return save_bert(tmp_path / "teacher", num_hidden_layers=3, hidden_size=32, num_attention_heads=4, intermediate_size=64)
+
+
+@pytest.fixture
+def corpus(tiny_tokenizer, tmp_path):
+    """Lines of words that the tiny tokenizer knows."""
+    words = [word for word in tiny_tokenizer.get_vocab() if word.isalpha()]
+    drawn = random.Random(0)
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(" ".join(drawn.choices(words, k=drawn.randint(3, 30))) for _ in range(300)))
+    return file
+
+
+@pytest.fixture
+def distil(teacher, corpus, tmp_path):
+    """Distil the tiny teacher; keyword arguments change the settings."""
+
+    def run(output="run", **changes):
+        settings = {**SETTINGS, "student": "2x32", "init": "layers", "corpus": [corpus], **changes}
+        return limbeck.distill(teacher, output=tmp_path / output, **settings)
+
+    return run

@@ -2,11 +2,9 @@
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,49 +16,9 @@ from limbeck.cli import main
 from limbeck.encoders.loading import load_encoder
 from limbeck.recipe import Recipe
 from limbeck.training import assemble as assemble_module
+from limbeck.training.isolation import seed_step
 from limbeck.training.stage import Plan
-
-TINY = {"steps": 4, "batch_size": 8, "max_length": 16, "dropout": 0.0, "precision": "float32", "log_every": 1, "quiet": True}
-TIMES = {"seconds", "tokens_per_second"}
-
-
-@pytest.fixture
-def teacher(save_bert, tmp_path):
-    return save_bert(tmp_path / "teacher", num_hidden_layers=3, hidden_size=32, num_attention_heads=4, intermediate_size=64)
-
-
-@pytest.fixture
-def corpus(tiny_tokenizer, tmp_path):
-    """Lines of words that the tiny tokenizer knows."""
-    words = [word for word in tiny_tokenizer.get_vocab() if word.isalpha()]
-    drawn = random.Random(0)
-    file = tmp_path / "text.txt"
-    file.write_text("\n".join(" ".join(drawn.choices(words, k=drawn.randint(3, 30))) for _ in range(300)))
-    return file
-
-
-@pytest.fixture
-def distil(teacher, corpus, tmp_path):
-    """Distil the tiny teacher; keyword arguments change the settings."""
-
-    def run(output="run", **changes):
-        settings = {**TINY, "student": "2x32", "init": "layers", "corpus": [corpus], **changes}
-        return limbeck.distill(teacher, output=tmp_path / output, **settings)
-
-    return run
-
-
-def weights(run):
-    return load_file(run.student / "model.safetensors")
-
-
-def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def log_of(run):
-    records = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
+from runs import equal, log_of, weights
 
 
 def test_a_run_ends_with_everything_it_promises(distil):
@@ -196,15 +154,80 @@ def test_an_evaluation_disturbs_nothing(distil):
     assert equal(weights(evaluated), weights(again))
 
 
+def made_plan(now=None, **settings):
+    begun = Recipe(teacher="t", corpus=["c"], student="1x8", precision="float32", micro_batch_size=1, **settings)
+    return Plan.of(replace(begun, batch_size=now or begun.batch_size), begun)
+
+
+@pytest.mark.parametrize("now", [1, 3, 8, 64])
+@pytest.mark.parametrize("done", [0, 8, 16, 40])
+def test_the_learning_rate_goes_on_sensibly_with_another_batch_size(now, done):
+    plan = made_plan(now, steps=10, batch_size=8, warmup=0.2, learning_rate=1.0)
+    rates = []
+    while done < plan.examples:
+        size = plan.step_size(done, 1)
+        rates.append((done + size / 2, plan.learning_rate_at(done, size)))
+        done += size
+    top = max(range(len(rates)), key=lambda place: rates[place][1])
+    assert all(0 < rate <= 1 for _, rate in rates)
+    assert [rate for _, rate in rates[: top + 1]] == sorted(rate for _, rate in rates[: top + 1])
+    assert [rate for _, rate in rates[top:]] == sorted((rate for _, rate in rates[top:]), reverse=True)
+    assert all(rate == pytest.approx(1 - (middle - 16) / 64, abs=now / 64) for middle, rate in rates if middle - now > 16)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("now", [3, 4, 8, 50])
+def test_steps_of_any_size_cover_all_examples_with_one_at_least_for_each_process(now, processes):
+    plan = made_plan(now, steps=5, batch_size=8)
+    for done in range(plan.examples - processes + 1):
+        sizes, steps = [], plan.steps_left(done, processes)
+        while done < plan.examples:
+            sizes.append(plan.step_size(done, processes))
+            done += sizes[-1]
+        assert done == plan.examples
+        assert len(sizes) == steps
+        assert all(processes <= size < now + processes for size in sizes)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_the_callers_torch_settings_and_random_numbers_neither_matter_nor_change(distil, around, precision):
+    plain = distil("plain", dropout=0.2, init="random", precision=precision)
+    torch.manual_seed(1234)
+    before = torch.get_rng_state()
+    with around():
+        within = distil("within", dropout=0.2, init="random", precision=precision, checkpoint_every=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert equal(weights(plain), weights(within))
+
+
+def test_bf16_computes_with_each_steps_own_weights(distil):
+    """Autocast keeps cast weights; kept beyond a step, they would be those of steps ago."""
+    settings = {"steps": 12, "learning_rate": 1e-2}
+    full, half = (log_of(distil(precision, precision=precision, **settings)) for precision in ("float32", "bf16"))
+    assert [record["loss"] for record in half] == pytest.approx([record["loss"] for record in full], rel=0.05)
+
+
+def test_dropout_is_drawn_anew_for_each_step_process_and_stream():
+    def drawn(*place, **stream):
+        seed_step(torch.device("cpu"), *place, **stream)
+        return tuple(torch.rand(3).tolist())
+
+    with torch.random.fork_rng(devices=[]):
+        places = [(seed, process, done) for seed in (0, 1) for process in (0, 1) for done in (0, 8, 16)]
+        assert len({drawn(*place) for place in places} | {drawn(0, 0, 0, stream="6x192")}) == len(places) + 1
+        assert drawn(0, 1, 8) == drawn(0, 1, 8)
+
+
 def test_the_learning_rate_rises_and_falls_linearly():
-    plan = Plan(10, 1, 1, 1.0, 0.2, 0.0, "float32", 1, None, None)
-    assert [plan.learning_rate_at(step) for step in range(10)] == pytest.approx(
+    plan = made_plan(steps=10, batch_size=8, warmup=0.2, learning_rate=1.0)
+    assert [plan.learning_rate_at(8 * step, 8) for step in range(10)] == pytest.approx(
         [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
     )
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_place(distil, monkeypatch):
-    def poison(self):
+    def poison(self, *_):
         with torch.no_grad():
             self.student.embeddings.word_embeddings.weight.fill_(float("nan"))
 
@@ -234,7 +257,7 @@ def test_every_field_of_a_recipe_is_read(distil, monkeypatch):
 
     record(Recipe)
     record(Plan)
-    distil()
+    distil(checkpoint_every=2)
     assert set(Recipe.__dataclass_fields__) <= read
 
 
@@ -351,61 +374,3 @@ def test_names_of_held_out_files_may_be_numbers(distil, corpus, tmp_path):
     held.parent.mkdir()
     held.write_text("the still\n")
     assert "holdout: '2024'" in (distil(holdout=held).student / "README.md").read_text()
-
-
-# ---------------------------------------------------------------- resuming
-
-
-DAMAGES = {
-    "truncated weights": lambda folder: (folder / "student" / "model.safetensors").write_bytes(b"12345678"),
-    "missing optimiser": lambda folder: (folder / "optimizer.safetensors").unlink(),
-    "garbled progress": lambda folder: (folder / "progress.json").write_text("{"),
-    "another step": lambda folder: (folder / "progress.json").write_text('{"step": 99, "tokens": 1, "seconds": 1.0}'),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_of_a_damaged_checkpoint_the_one_before_is_used(distil, damage):
-    settings = {"dropout": 0.2, "checkpoint_every": 2, "steps": 7}
-    alone = distil("alone", **settings)
-    run = distil(**settings)
-    (run.path / "summary.json").unlink()
-    damage(max((run.path / "checkpoints").iterdir()))
-    assert equal(weights(alone), weights(distil(resume="auto", **settings)))
-    assert log_of(alone) == log_of(run)
-    (run.path / "summary.json").unlink()
-    for folder in (run.path / "checkpoints").iterdir():
-        damage(folder)
-    with pytest.raises(limbeck.UserError, match=r"damaged.*begin anew"):
-        distil(resume="auto", **settings)
-
-
-def command(teacher, corpus, output, precision):
-    return [
-        *(sys.executable, "-m", "limbeck", "distill", "--teacher", str(teacher), "--corpus", str(corpus)),
-        *("--student", "2x32", "--init", "layers", "--steps", "60", "--batch-size", "64", "--micro-batch-size", "32"),
-        *("--max-length", "32", "--dropout", "0.1", "--precision", precision, "--log-every", "1"),
-        *("--checkpoint-every", "7", "--resume", "auto", "--quiet", "-o", str(output)),
-    ]
-
-
-def kill_after(arguments, log, step):
-    """Start a run and kill it without warning once the log has reached a step."""
-    process = subprocess.Popen(arguments)
-    while process.poll() is None and (not log.exists() or log.read_text().count("\n") < step):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    return process.wait()
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_killed_twice_and_resumed_equals_left_alone_to_the_bit(teacher, corpus, tmp_path, precision):
-    alone, killed = tmp_path / "alone", tmp_path / "killed"
-    subprocess.run(command(teacher, corpus, alone, precision), check=True)
-    drawn = random.Random(precision)
-    for step in (drawn.randint(2, 25), drawn.randint(26, 50)):
-        assert kill_after(command(teacher, corpus, killed, precision), killed / "log.jsonl", step) == -signal.SIGKILL
-        assert not (killed / "summary.json").exists()
-    subprocess.run(command(teacher, corpus, killed, precision), check=True)
-    assert (alone / "student" / "model.safetensors").read_bytes() == (killed / "student" / "model.safetensors").read_bytes()
-    assert log_of(limbeck.Run(alone, alone, {})) == log_of(limbeck.Run(killed, killed, {}))

@@ -35,6 +35,8 @@ class Setting:
     """As a person writes it; empty without one."""
     repeated: bool
     """Whether it takes several values."""
+    switch: bool
+    """Whether it is on or off."""
 
 
 def described_settings(kind: type) -> list[Setting]:
@@ -46,6 +48,7 @@ def described_settings(kind: type) -> list[Setting]:
             required=field.is_required(),
             default=_written(field.default),
             repeated=_takes_several(field.annotation),
+            switch=field.annotation is bool,
         )
         for name, field in kind.__pydantic_fields__.items()  # type: ignore[attr-defined]
     ]

@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, SafetensorError) as error:
         print(f"limbeck: {' '.join(str(error).split())}; what was complete before is still there", file=sys.stderr)
         return CHECK_FAILED
-    except KeyboardInterrupt:
-        print("limbeck: interrupted; a run with checkpoints goes on with --resume auto", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"limbeck: {str(error) or 'interrupted; a run with checkpoints goes on with --resume auto'}", file=sys.stderr)
         return INTERRUPTED
     return DONE
 
@@ -112,6 +112,11 @@ def _add_destination(parser: argparse.ArgumentParser, default: Path | None = Non
 
 def _add_flag(group: Any, setting: Setting, prefix: str = "") -> None:
     default = f" ({setting.default})" if setting.default else ""
+    if setting.switch:
+        group.add_argument(
+            flag(setting.name), action=argparse.BooleanOptionalAction, default=SUPPRESS, help=prefix + setting.text
+        )
+        return
     group.add_argument(
         flag(setting.name),
         nargs="+" if setting.repeated else None,

@@ -8,5 +8,9 @@ class UserError(ValueError):
     """
 
 
+class Interrupted(KeyboardInterrupt):
+    """A person or the system asked for an end, and the run was saved first; the message says how to go on. Exit code 130."""
+
+
 class CheckFailed(RuntimeError):
     """What was asked for was tried and did not succeed, such as training that diverged; exit code 1."""

@@ -88,6 +88,10 @@ class Recipe:
     """steps between two evaluations on the held-out text; the end is always evaluated"""
     checkpoint_every: PositiveInt | None = None
     """steps between two checkpoints that --resume can go on from"""
+    keep_checkpoints: PositiveInt = 2
+    """newest checkpoints that are kept; an older one stands in should the newest be damaged"""
+    keep_best: bool = False
+    """also keep the student of the evaluation with the lowest held-out loss, in RUN/best"""
     log_every: PositiveInt = 10
     """steps between two lines of the log"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -106,6 +110,8 @@ class Recipe:
             raise ValueError("corpus_weights and corpus_alpha were given; give one of them")
         if self.holdout is not None and (share := holdout_share(self.holdout)) is not None and not 0 < share <= 0.5:
             raise ValueError(f"a held-out share of {share} was asked for; it must lie above 0 and at most at 0.5")
+        if self.keep_best and (self.holdout is None or self.eval_every is None):
+            raise ValueError("the best student is known only by evaluations; give holdout and eval_every with keep_best")
 
     @property
     def shape(self) -> StudentShape:

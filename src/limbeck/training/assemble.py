@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
@@ -17,12 +16,12 @@ from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.students import build_student, chosen_layers
 from limbeck.errors import UserError
 from limbeck.objectives import AnyObjective
-from limbeck.recipe import Recipe, holdout_share, plain, validate
+from limbeck.recipe import Recipe, holdout_share
 from limbeck.text import count
-from limbeck.training.folder import RunFolder
 from limbeck.training.loop import this_process
 from limbeck.training.precision import faster_precision
 from limbeck.training.progress import Reporter
+from limbeck.training.resume import fingerprint, is_folder
 from limbeck.training.stage import Stage, build_stage, set_dropout
 
 UNKNOWN = 0.2
@@ -38,14 +37,16 @@ class Parts:
     teacher: Encoder
     student: Encoder
     stage: Stage
+    fingerprints: Mapping[str, str]
+    """input -> digest of its content."""
 
 
-def assemble(recipe: Recipe, earlier: Mapping[str, Any] | None, reporter: Reporter) -> Parts:
+def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> Parts:
     """Load, read and check all that a recipe names; nothing is written.
 
     Args:
         recipe: what to do.
-        earlier: the resolved recipe of the run that is resumed, whose probed decisions are taken over.
+        begun: the resolved recipe of the run that is resumed, whose length and probed decisions are taken over.
         reporter: hears what the text amounts to.
 
     Raises:
@@ -57,7 +58,17 @@ def assemble(recipe: Recipe, earlier: Mapping[str, Any] | None, reporter: Report
     source, holdout = _sources(recipe, teacher, student, reporter)
     stage = build_stage(student.model, teacher.model, objective, source, holdout).to(this_process().device)
     set_dropout(student.model, recipe.dropout)
-    return Parts(_resolve(recipe, objective, stage, teacher, student, earlier), teacher, student, stage)
+    resolved = _resolve(recipe, objective, stage, teacher, student, begun)
+    return Parts(resolved, teacher, student, stage, _fingerprints(recipe, stage))
+
+
+def _fingerprints(recipe: Recipe, stage: Stage) -> dict[str, str]:
+    return {
+        "teacher": fingerprint(stage.teacher.model),
+        "corpus": stage.source.fingerprint,
+        **({"init": fingerprint(stage.module.student)} if is_folder(recipe.init) else {}),
+        **({} if stage.holdout is None else {"holdout": stage.holdout.fingerprint}),
+    }
 
 
 def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, AnyObjective]:
@@ -122,24 +133,24 @@ def _report_text(source: PackedSource, holdout: PackedSource | None, reporter: R
 
 
 def _resolve(
-    recipe: Recipe, objective: AnyObjective, stage: Stage, teacher: Encoder, student: Encoder, earlier: Mapping[str, Any] | None
+    recipe: Recipe, objective: AnyObjective, stage: Stage, teacher: Encoder, student: Encoder, begun: Recipe | None
 ) -> Recipe:
-    """The recipe with every decision made; probed ones are taken from an earlier part of the same run."""
+    """The recipe with every decision made; probed ones are taken from the run's beginning, and so is its length."""
     processes = this_process().num_processes
-    if recipe.batch_size % processes:
-        raise UserError(f"A batch of {recipe.batch_size} sequences cannot be split over {processes} processes evenly.")
-    per_step = recipe.batch_size * stage.source.tokens / len(stage.source)
+    if recipe.batch_size < processes:
+        raise UserError(f"A batch of {recipe.batch_size} sequences cannot be split over {processes} processes.")
+    batch_size = begun.batch_size if begun else recipe.batch_size
+    per_step = batch_size * stage.source.tokens / len(stage.source)
     if recipe.tokens is not None:
         steps = math.ceil(recipe.tokens / per_step)
     else:
-        steps = recipe.steps or math.ceil((recipe.epochs or 1) * len(stage.source) / recipe.batch_size)
-    decided = None if earlier is None else validate(Recipe, earlier)
+        steps = recipe.steps or math.ceil((recipe.epochs or 1) * len(stage.source) / batch_size)
     precision, micro_batch_size = recipe.precision, recipe.micro_batch_size
     if precision == "auto":
         # All processes go by the first one's clock.
-        precision = decided.precision if decided else broadcast_object_list([faster_precision(stage)])[0]
+        precision = begun.precision if begun else broadcast_object_list([faster_precision(stage)])[0]
     if micro_batch_size == "auto":
-        micro_batch_size = decided.micro_batch_size if decided else max(1, recipe.batch_size // processes)
+        micro_batch_size = begun.micro_batch_size if begun else math.ceil(recipe.batch_size / processes)
     init = recipe.init
     if init == "layers":
         init = "layers:" + ",".join(map(str, chosen_layers(init, teacher.shape.layers, student.shape.layers)))
@@ -154,19 +165,3 @@ def _resolve(
         precision=precision,
         micro_batch_size=micro_batch_size,
     )
-
-
-def check_same_recipe(earlier: Mapping[str, Any], resolved: Recipe, folder: RunFolder) -> None:
-    """Refuse to go on with a run that began with another recipe.
-
-    Raises:
-        UserError: naming the fields that differ.
-    """
-    now = plain(resolved)
-    then = plain(validate(Recipe, earlier))
-    changed = [f"{name} ({then[name]} then, {now[name]} now)" for name in now if now[name] != then[name]]
-    if changed:
-        raise UserError(
-            f"{folder.path} holds a run with another recipe: {'; '.join(changed)}. Resume it with the recipe it began "
-            "with, or name another directory."
-        )

@@ -8,12 +8,13 @@ from typing import Any
 from limbeck.text import count, millions
 
 
-def model_card(summary: Mapping[str, Any], recipe_yaml: str) -> str:
+def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -> str:
     """README.md of a student.
 
     Args:
         summary: what RUN/summary.json holds.
         recipe_yaml: the resolved recipe.
+        remark: what sets these weights apart from the run's last ones, if they are others.
     """
     teacher, student, training = summary["teacher"], summary["student"], summary["training"]
     parameters = student["parameters"]
@@ -28,6 +29,7 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str) -> str:
         "",
         f"A {student['model_type'].upper()} encoder of {student['layers']} layers and width {student['width']}, distilled with "
         f"Limbeck by {summary['objective']['name']}.",
+        *(["", remark] if remark else []),
         "",
         "```python",
         "from transformers import AutoModel, AutoTokenizer",

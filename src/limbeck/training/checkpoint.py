@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
-import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
@@ -18,49 +17,82 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from limbeck.encoders.loading import no_progress_bars
 from limbeck.errors import UserError
-from limbeck.training.folder import write_directory
-
-KEPT = 2
-"""Checkpoints that are kept; the older of them stands in should the newer be damaged."""
+from limbeck.training.best import Best
+from limbeck.training.folder import remove_directory, write_directory
 
 WEIGHTS = "student/model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
-RANDOM = "random.safetensors"
 PROGRESS = "progress.json"
+FILES = "files.json"
+"""Size and digest of every other file."""
 
 
 @dataclass(frozen=True)
 class Progress:
     """Where in the run a checkpoint was taken."""
 
-    step: int
+    step: int = 0
     """Optimiser steps done."""
-    tokens: int
+    examples: int = 0
+    """Examples trained on; the next step begins with the one that stands there."""
+    tokens: int = 0
     """Real tokens trained on."""
-    seconds: float
+    seconds: float = 0.0
     """Time spent training."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Under what a run goes on, as every checkpoint records it."""
+
+    fingerprints: Mapping[str, str]
+    """input -> digest of its content, such as the teacher's weights; must be the same on resuming."""
+    conditions: Mapping[str, Any]
+    """What the last bits of the result depend on, such as the batch size or the number of threads; may change."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a checkpoint holds beside tensors."""
+
+    progress: Progress
+    stamp: Stamp
+    unlogged: Mapping[str, float]
+    """Each term summed over the steps since the last line of the log."""
+    unlogged_steps: int
+    best: Best
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are all as they were written."""
+
+    path: Path
+    state: State
 
 
 def save_checkpoint(
     folder: Path,
-    progress: Progress,
+    state: State,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     optimizer: Optimizer,
+    keep: int,
 ) -> None:
-    """Write a checkpoint, then remove those beyond the newest `KEPT`."""
+    """Write a checkpoint, then remove those beyond the newest `keep`."""
 
     def fill(target: Path) -> None:
         with no_progress_bars():
             model.save_pretrained(target / "student")
         tokenizer.save_pretrained(target / "student")
         save_file(_optimizer_state(optimizer, model), target / OPTIMIZER)
-        save_file(_random_state(), target / RANDOM)
-        (target / PROGRESS).write_text(json.dumps(asdict(progress)) + "\n")
+        (target / PROGRESS).write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
+        files = {file.relative_to(target).as_posix(): _identity(file) for file in sorted(target.rglob("*")) if file.is_file()}
+        (target / FILES).write_text(json.dumps(files, indent=2) + "\n", encoding="utf-8")
 
-    write_directory(folder / f"step-{progress.step:08d}", fill)
-    for old in list_checkpoints(folder)[:-KEPT]:
-        shutil.rmtree(old)
+    write_directory(folder / _name(state.progress.step), fill)
+    for old in list_checkpoints(folder)[:-keep]:
+        remove_directory(old)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -68,29 +100,81 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", entry.name) and entry.is_dir())
 
 
-def restore(checkpoint: Path, model: PreTrainedModel, optimizer: Optimizer) -> Progress:
-    """Put model, optimiser and random numbers into the state they were saved in.
+def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None if there is no checkpoint at all.
+
+    Args:
+        folder: where the checkpoints lie.
+        say: is told of each one that is damaged.
 
     Raises:
-        UserError: the checkpoint is damaged; model, optimiser and random numbers are as before.
+        UserError: there are checkpoints, but every one is damaged.
     """
-    try:
-        weights, moments, random = (load_file(checkpoint / name) for name in (WEIGHTS, OPTIMIZER, RANDOM))
-        progress = Progress(**json.loads((checkpoint / PROGRESS).read_text()))
-        complete = (
-            weights.keys() == model.state_dict().keys()
-            and moments.keys() == _optimizer_keys(model)
-            and f"step-{progress.step:08d}" == checkpoint.name
-            and "cpu" in random
-        )
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise UserError(f"{checkpoint} is damaged ({' '.join(str(error).split())}).") from error
-    if not complete:
-        raise UserError(f"{checkpoint} is damaged (it holds something else than this run's state).")
+    damaged: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            return _read(path)
+        except UserError as error:
+            damaged.append(str(error))
+            say(f"{error} The one before is tried.")
+    if damaged:
+        raise UserError(f"{damaged[0]} No checkpoint is whole; begin anew with --overwrite.")
+    return None
+
+
+def restore(checkpoint: Checkpoint, model: PreTrainedModel, optimizer: Optimizer) -> None:
+    """Put model and optimiser into the state they were saved in.
+
+    Raises:
+        UserError: the checkpoint is of another model; model and optimiser are as before.
+    """
+    weights, moments = load_file(checkpoint.path / WEIGHTS), load_file(checkpoint.path / OPTIMIZER)
+    if weights.keys() != model.state_dict().keys() or moments.keys() != _optimizer_keys(model):
+        raise UserError(f"{checkpoint.path} holds something else than this run's state; begin anew with --overwrite.")
     model.load_state_dict(weights, strict=True)
     _set_optimizer_state(optimizer, model, moments)
-    _set_random_state(random)
-    return progress
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _read(path: Path) -> Checkpoint:
+    """Compare every file with what was written.
+
+    Raises:
+        UserError: naming the first that is missing, incomplete or altered.
+    """
+    name = FILES
+    try:
+        files = json.loads((path / FILES).read_bytes())
+        if not {WEIGHTS, OPTIMIZER, PROGRESS} <= files.keys():
+            raise ValueError("it does not name all files")
+        for name, identity in files.items():
+            if _identity(path / name) != identity:
+                raise ValueError("it is incomplete or was altered")
+        name = PROGRESS
+        state = _state(json.loads((path / PROGRESS).read_bytes()))
+        if _name(state.progress.step) != path.name:
+            raise ValueError(f"it is of step {state.progress.step}")
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise UserError(f"The checkpoint {path} is damaged ({name}: {reason}).") from error
+    return Checkpoint(path, state)
+
+
+def _state(plain: dict[str, Any]) -> State:
+    nested = {"progress": Progress(**plain["progress"]), "stamp": Stamp(**plain["stamp"]), "best": Best(**plain["best"])}
+    return State(**{**plain, **nested})
+
+
+def _identity(file: Path) -> dict[str, Any]:
+    """Size in bytes and digest of a file."""
+    digest = blake2b(digest_size=16)
+    with file.open("rb") as content:
+        while piece := content.read(1 << 20):
+            digest.update(piece)
+    return {"size": file.stat().st_size, "blake2b": digest.hexdigest()}
 
 
 def _trained(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -116,17 +200,3 @@ def _set_optimizer_state(optimizer: Optimizer, model: PreTrainedModel, saved: Ma
         entry, name = key.split("/", 1)
         device = trained[name].device if entry != "step" else value.device
         optimizer.state[trained[name]][entry] = value.to(device)
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state |= {f"cuda:{device}": torch.cuda.get_rng_state(device) for device in range(torch.cuda.device_count())}
-    return state
-
-
-def _set_random_state(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    for name, value in state.items():
-        if name != "cpu" and torch.cuda.is_available():
-            torch.cuda.set_rng_state(value, name)

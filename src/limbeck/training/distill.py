@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from limbeck.encoders.cost import count_parameters
 from limbeck.errors import UserError
-from limbeck.recipe import Recipe, plain, read_recipe, validate, write_recipe, yaml_text
+from limbeck.recipe import Recipe, plain, validate, write_recipe, yaml_text
 from limbeck.text import count, millions
-from limbeck.training.assemble import Parts, assemble, check_same_recipe
+from limbeck.training import resume as resuming
+from limbeck.training.assemble import Parts, assemble
 from limbeck.training.card import model_card
+from limbeck.training.checkpoint import Checkpoint, Stamp, newest_checkpoint
 from limbeck.training.export import export_student
-from limbeck.training.folder import RunFolder
+from limbeck.training.folder import RunFolder, write_file
+from limbeck.training.isolation import isolated
 from limbeck.training.loop import Loop, this_process
 from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
@@ -58,7 +64,8 @@ def distill(
 
     Raises:
         UserError: a setting or the input is wrong; nothing was written.
-        TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
+        CheckFailed: a loss or gradient was not finite, or the disk is full; checkpoints and log stay.
+        Interrupted: Ctrl-C or SIGTERM came; the run was saved, and resume="auto" goes on with it.
 
     Example:
         ``limbeck.distill("teacher/", student="6x384", corpus=["text/"], output="runs/a", steps=1000)``
@@ -99,44 +106,91 @@ def run_recipe(
 
     Raises:
         UserError: something in the recipe or the input is wrong; nothing was written.
-        TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
+        CheckFailed: a loss or gradient was not finite, or the disk is full; checkpoints and log stay.
+        Interrupted: Ctrl-C or SIGTERM came; the run was saved.
     """
     here = this_process()
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
     if resume not in ("never", "auto"):
         raise UserError(f"resume must be never or auto, not {resume!r}.")
-    folder.check_free(resume=resume == "auto", overwrite=overwrite)
-    folder.check_holds_none([recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])])
-    earlier = read_recipe(folder.recipe) if resume == "auto" and folder.recipe.exists() else None
-    parts = assemble(recipe, earlier, reporter)
-    if earlier is not None:
-        check_same_recipe(earlier, parts.recipe, folder)
-        if folder.finished:
-            reporter.say(f"{folder.path} is finished already.")
-            return Run(folder.path, folder.student, folder.read_summary())
-    elif here.is_main_process:
+    folder.check_usable()
+    with _alone(folder, here), isolated(here.device):
+        folder.check_free(resume=resume == "auto", overwrite=overwrite)
+        folder.check_holds_none([recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])])
+        begun = resuming.read_begun(folder) if resume == "auto" else None
+        parts = assemble(recipe, begun, reporter)
+        here.wait_for_everyone()  # before the first process writes what others have just looked for
+        return _begin(parts, folder, reporter) if begun is None else _go_on(parts, begun, folder, reporter)
+
+
+@contextmanager
+def _alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
+    """Keep other runs out of the directory; the first of this run's processes holds the lock for all of them."""
+    refusal = [""]
+    with ExitStack() as held:
+        if here.is_main_process:
+            try:
+                held.enter_context(folder.locked())
+            except UserError as error:
+                refusal = [str(error)]
+        if reason := broadcast_object_list(refusal)[0]:
+            raise UserError(reason)
+        yield
+
+
+def _begin(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
+    text = write_recipe(parts.recipe)
+    if this_process().is_main_process:
         folder.clear()
-        folder.write_recipe(write_recipe(parts.recipe))
-    if here.is_main_process:
-        folder.remove_leftovers()
-    here.wait_for_everyone()
-    return _train(parts, folder, reporter)
+        folder.write_recipe(text)
+    return _train(parts, parts.recipe, _stamp(parts, text), None, folder, reporter)
 
 
-def _train(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
+def _go_on(parts: Parts, begun: Recipe, folder: RunFolder, reporter: Reporter) -> Run:
+    """Go on with a run that is as it was left, from its newest checkpoint, or from its beginning without one."""
+    summary = folder.read_summary() if folder.finished else None
+    checkpoint = None if summary else newest_checkpoint(folder.checkpoints, reporter.say)
+    then = summary.get("fingerprints", {}) if summary else checkpoint.state.stamp.fingerprints if checkpoint else {}
+    resuming.check_same_recipe(begun, parts.recipe, folder, same_content=bool(then))
+    stamp = _stamp(parts, folder.recipe.read_text(encoding="utf-8"))
+    resuming.check_same_content(then, stamp.fingerprints, folder)
+    if summary:
+        reporter.say(f"{folder.path} is finished already.")
+        return Run(folder.path, folder.student, summary)
+    return _train(parts, begun, stamp, checkpoint, folder, reporter)
+
+
+def _stamp(parts: Parts, recipe: str) -> Stamp:
+    here = this_process()
+    return Stamp(
+        fingerprints={**parts.fingerprints, "recipe": resuming.text_fingerprint(recipe)},
+        conditions=resuming.conditions(parts.recipe, here.num_processes, here.device),
+    )
+
+
+def _train(
+    parts: Parts, begun: Recipe, stamp: Stamp, checkpoint: Checkpoint | None, folder: RunFolder, reporter: Reporter
+) -> Run:
     recipe, stage, teacher, student = parts.recipe, parts.stage, parts.teacher, parts.student
+    if this_process().is_main_process:
+        folder.remove_leftovers()
     unreached = freeze_unreachable(stage)
     _announce(parts, unreached, reporter)
     if recipe.precision == "bf16":
         teacher.model.bfloat16()
-    torch.manual_seed(recipe.seed)
-    loop = Loop(stage, Plan.of(recipe), folder, teacher.tokenizer, reporter)
-    loop.resume()
+    loop = Loop(stage, Plan.of(recipe, begun), folder, teacher.tokenizer, reporter, stamp)
+    loop.resume(
+        checkpoint,
+        resuming.changes(checkpoint.state.stamp.conditions if checkpoint else resuming.layout(begun), stamp.conditions),
+    )
     progress = loop.train()
-    summary = summarise(recipe, teacher, student, unreached, progress, folder, str(loop.accelerator.device))
+    device = str(loop.accelerator.device)
+    summary = summarise(recipe, teacher, student, unreached, progress, folder, device, loop.best, stamp.fingerprints)
     if loop.accelerator.is_main_process:
-        card = model_card(summary, yaml_text(_without_folders(recipe)))
-        export_student(folder.student, student.model, teacher.tokenizer, card)
+        yaml = yaml_text(_without_folders(recipe))
+        export_student(folder.student, student.model, teacher.tokenizer, model_card(summary, yaml))
+        if loop.best.step is not None:
+            write_file(folder.best / "README.md", model_card(summary, yaml, loop.best_remark()))
         folder.write_summary(summary)
     reporter.say(f"student written to {folder.student}")
     return Run(folder.path, folder.student, summary)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from limbeck.errors import UserError
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from limbeck.errors import CheckFailed, UserError
 
 STUDENT = "student"
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
+BEST = "best"
+LOCK = ".lock"
+"""Held by the process that works in the directory; it holds that process's number."""
 TEMPORARY = ".tmp-"
 """How names of what is being written begin, until it is whole and renamed."""
 COMPARISON = "comparison.json"
-PARTS = (SUMMARY, STUDENT, LOG, CHECKPOINTS, COMPARISON, RECIPE)
+PARTS = (SUMMARY, STUDENT, BEST, LOG, CHECKPOINTS, COMPARISON, RECIPE)
 """Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 
@@ -28,7 +36,7 @@ class RunFolder:
     """A run's directory."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
 
     @property
     def student(self) -> Path:
@@ -46,30 +54,74 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     @property
+    def best(self) -> Path:
+        """The student with the lowest held-out loss, likewise, if the recipe asks for it."""
+        return self.path / BEST
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end: the summary is the last thing written."""
         return (self.path / SUMMARY).is_file() and (self.student / "config.json").is_file()
 
-    def check_free(self, *, resume: bool, overwrite: bool) -> None:
-        """Refuse a directory that cannot be written to, or whose content is not to be touched.
+    def check_usable(self) -> None:
+        """Refuse a path where no directory is or can be made that may be written to.
 
         Raises:
-            UserError: the path is no directory or not writable; or it is not empty, and neither a run to resume nor one
-                to overwrite.
+            UserError: saying why.
         """
-        if resume and overwrite:
-            raise UserError("--resume auto goes on with a run and --overwrite begins it anew; give one of them.")
         try:
             str(self.path).encode()
             standing = next(place for place in (self.path, *self.path.absolute().parents) if os.path.lexists(place))
-            entries = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
+            if self.path.is_dir():
+                next(self.path.iterdir(), None)
         except (OSError, UnicodeEncodeError) as error:
             raise UserError(f"{str(self.path)!r} cannot be the run's directory ({error}); name another.") from error
-        found = [name for name in entries if not name.startswith(TEMPORARY)]
         if not standing.is_dir():
             raise UserError(f"{standing} is no directory; name a directory for the run.")
         if not os.access(standing, os.W_OK):
             raise UserError(f"Nothing can be written to {standing}; name a directory for the run that you may write to.")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process out of the directory, which is made for that, and removed if nothing comes into it.
+
+        The system gives the lock back should the process be killed.
+
+        Raises:
+            UserError: another process works there; naming it.
+        """
+        made = [place for place in (self.path, *self.path.parents) if not place.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / LOCK
+        lock, holder = FileLock(file, timeout=0), ""
+        try:
+            lock.acquire()
+        except Timeout:
+            with suppress(OSError):  # the other one may have come to its end by now
+                holder = file.read_text().strip()
+            raise UserError(
+                f"Another process ({holder or 'unknown'}) is working in {self.path}; wait for its end, or name another directory."
+            ) from None
+        try:
+            file.write_text(f"{os.getpid()}\n")
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+            lock.release()
+            with suppress(OSError):  # the first that is not empty
+                for place in made:
+                    place.rmdir()
+
+    def check_free(self, *, resume: bool, overwrite: bool) -> None:
+        """Refuse a directory whose content is not to be touched.
+
+        Raises:
+            UserError: it is not empty, and neither a run to resume nor one to overwrite.
+        """
+        if resume and overwrite:
+            raise UserError("--resume auto goes on with a run and --overwrite begins it anew; give one of them.")
+        entries = sorted(entry.name for entry in self.path.iterdir())
+        found = [name for name in entries if name != LOCK and not name.startswith(TEMPORARY)]
         if found and not (resume or overwrite):
             raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")
         foreign = [name for name in found if name not in PARTS]
@@ -109,14 +161,35 @@ class RunFolder:
         write_file(self.path / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary of a finished run."""
-        summary: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        """The summary of a finished run.
+
+        Raises:
+            UserError: the file is not what was written there.
+        """
+        path = self.path / SUMMARY
+        try:
+            summary = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise UserError(f"{path} cannot be read ({error}); remove it to have the run's end done again.") from error
+        if not isinstance(summary, dict):
+            raise UserError(f"{path} holds no summary; remove it to have the run's end done again.")
         return summary
 
     def append_log(self, record: Mapping[str, Any]) -> None:
-        """Add one line to the log."""
-        with (self.path / LOG).open("a", encoding="utf-8") as log:
-            log.write(json.dumps(record, ensure_ascii=False) + "\n")
+        """Add one line to the log, or nothing of it.
+
+        Raises:
+            CheckFailed: there is no room for it.
+        """
+        line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
+        with _writing(self.path / LOG), (self.path / LOG).open("ab", buffering=0) as log:
+            before = log.tell()
+            try:
+                if log.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                log.truncate(before)
+                raise
 
     def read_log(self) -> list[dict[str, Any]]:
         """The log's lines; one that a killed process left incomplete is passed over."""
@@ -125,8 +198,8 @@ class RunFolder:
         return [record for line in lines if line.endswith(b"\n") and (record := _record(line)) is not None]
 
     def cut_log(self, step: int) -> None:
-        """Remove the lines of steps after this one, which a resumed run will write again."""
-        kept = [record for record in self.read_log() if record["step"] <= step]
+        """Remove the lines of steps after this one, and that the run was resumed at it: a resumed run writes them again."""
+        kept = [record for record in self.read_log() if record["step"] <= step - ("resumed" in record)]
         write_file(self.path / LOG, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
 
 
@@ -135,7 +208,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and "step" in record else None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
 def _remove(path: Path) -> None:
@@ -145,14 +218,46 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_directory(path: Path) -> None:
+    """Remove a directory so that nobody takes what a killed process left of it for the whole."""
+    shutil.rmtree(_set_aside(path))
+
+
+def _set_aside(path: Path) -> Path:
+    aside = path.with_name(f"{TEMPORARY}{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    return path.rename(aside)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say what to do where something cannot be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckFailed(
+            f"{path} could not be written ({' '.join(str(error).split())}). What was complete before is still there; make "
+            "room, and go on with --resume auto."
+        ) from error
+
+
 def write_file(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file so that it is there whole or not at all.
+
+    Raises:
+        CheckFailed: it cannot be written, such as on a full disk; an earlier file of that name is as it was.
+    """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with _writing(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
@@ -161,19 +266,24 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     Args:
         path: the directory.
         fill: writes the files into the directory it is given.
+
+    Raises:
+        CheckFailed: it cannot be written, such as on a full disk; an earlier directory of that name is as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
-    try:
-        temporary.chmod(0o755)
-        fill(temporary)
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
-        if path.exists():
-            shutil.rmtree(path)
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
+        try:
+            temporary.chmod(0o755)
+            fill(temporary)
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as written:
+                        os.fsync(written.fileno())
+            earlier = _set_aside(path) if path.exists() else None
+            temporary.rename(path)
+            if earlier is not None:
+                shutil.rmtree(earlier)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise

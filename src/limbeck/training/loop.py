@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -15,9 +17,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.batches import Batch, PackedSource, on_device, valid_tokens
-from limbeck.errors import CheckFailed, UserError
-from limbeck.training.checkpoint import Progress, list_checkpoints, restore, save_checkpoint
+from limbeck.errors import CheckFailed, Interrupted, UserError
+from limbeck.training.best import Best
+from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, State, restore, save_checkpoint
+from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
+from limbeck.training.interrupt import stop_request
+from limbeck.training.isolation import seed_step
 from limbeck.training.progress import Reporter
 from limbeck.training.stage import Plan, Stage, mean_loss
 
@@ -43,6 +49,10 @@ class Tally:
         self.terms = {term: value + self.terms.get(term, 0) for term, value in terms.items()}
         self.steps += 1
 
+    def plain(self) -> dict[str, float]:
+        """The sums as numbers that lose nothing in a file."""
+        return {term: float(value) for term, value in self.terms.items()}
+
     def means(self) -> dict[str, float]:
         """Each term's mean over the steps; the tally starts anew."""
         means = {term: float(value) / self.steps for term, value in self.terms.items()}
@@ -53,89 +63,136 @@ class Tally:
 class Loop:
     """One stage's training, from a checkpoint or from the start.
 
-    Batch k depends on (seed, k) alone and the learning rate on the step alone, so a checkpoint needs to hold only
-    weights, optimiser and random numbers.
+    Batch, learning rate and dropout of a step depend on the seed and on how many examples were done before, and on nothing
+    else, so a checkpoint needs to hold only weights, optimiser and that number.
     """
 
-    def __init__(self, stage: Stage, plan: Plan, run: RunFolder, tokenizer: PreTrainedTokenizerBase, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        plan: Plan,
+        run: RunFolder,
+        tokenizer: PreTrainedTokenizerBase,
+        reporter: Reporter,
+        stamp: Stamp,
+    ) -> None:
         self.stage, self.plan, self.run, self.tokenizer, self.reporter = stage, plan, run, tokenizer, reporter
+        self.stamp = stamp
         self.accelerator = make_accelerator(plan.precision)
         self.student = stage.module.student
         optimizer = torch.optim.AdamW(
             parameter_groups(stage.module, plan.weight_decay), lr=plan.learning_rate, eps=EPSILON, fused=True
         )
         self.module, self.optimizer = self.accelerator.prepare(stage.module, optimizer)
-        self.progress = Progress(0, 0, 0.0)
+        self.progress, self.tally, self.best = Progress(), Tally(), Best()
 
-    def resume(self) -> None:
-        """Go on from the newest checkpoint that is whole, if there is any.
+    def resume(self, checkpoint: Checkpoint | None, changes: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint, or begin without one.
+
+        Args:
+            checkpoint: holds all that the next step depends on.
+            changes: condition -> [then, now], where something is not as it was; the log keeps it.
 
         Raises:
-            UserError: there are checkpoints, but every one is damaged.
+            UserError: fewer examples are left than there are processes by now.
         """
-        damaged: list[str] = []
-        for checkpoint in reversed(list_checkpoints(self.run.checkpoints)):
-            try:
-                self.progress = restore(checkpoint, self.student, self.optimizer.optimizer)
-                self.reporter.fact("resumed", f"from {checkpoint}")
-                break
-            except UserError as error:
-                damaged.append(str(error))
-                self.reporter.say(f"{error} The one before is tried.")
-        else:
-            if damaged:
-                raise UserError(f"{damaged[0]} No checkpoint is whole; begin anew with --overwrite.")
+        if checkpoint is not None:
+            restore(checkpoint, self.student, self.optimizer.optimizer)
+            state, device = checkpoint.state, self.accelerator.device
+            terms = {term: torch.tensor(value, device=device) for term, value in state.unlogged.items()}
+            self.progress, self.tally, self.best = state.progress, Tally(terms, state.unlogged_steps), state.best
+            self.reporter.fact("resumed", f"from {checkpoint.path}")
+        left = self.plan.examples - self.progress.examples
+        if 0 < left < self.accelerator.num_processes:
+            raise UserError(f"Only {left} examples are left to train on; go on with no more than {left} processes.")
         if self.accelerator.is_main_process:
             self.run.cut_log(self.progress.step)
+            if changes:
+                self.run.append_log({"step": self.progress.step, "resumed": changes})
+        if changes:
+            listed = "; ".join(f"{name} {then} then, {now} now" for name, (then, now) in changes.items())
+            self.reporter.say(f"warning: the student will not be bit for bit what it would have been: {listed}")
+        if self.best.step == self.progress.step:
+            self._write_best()  # the process may have been killed between the checkpoint and this
 
     def train(self) -> Progress:
         """Take the remaining steps; return where training ended.
 
         Raises:
-            TrainingStopped: a loss or gradient was not finite.
+            TrainingStopped: a loss, gradient or weight was not finite.
+            Interrupted: an end was asked for, and a checkpoint written.
         """
-        plan, tally = self.plan, Tally()
+        plan, processes = self.plan, self.accelerator.num_processes
         self.module.train()
         started = time.perf_counter() - self.progress.seconds
-        with self.reporter.training(plan.steps, self.progress.step):
-            for step in range(self.progress.step, plan.steps):
-                terms, tokens = self._step(step)
-                tally.add(terms)
-                done = Progress(step + 1, self.progress.tokens + tokens, time.perf_counter() - started)
+        steps = self.progress.step + plan.steps_left(self.progress.examples, processes)
+        with self.reporter.training(steps, self.progress.step), stop_request() as stop:
+            while self.progress.step < steps:
+                size = plan.step_size(self.progress.examples, processes)
+                terms, tokens = self._step(size)
+                self.tally.add(terms)
+                before, seconds = self.progress, time.perf_counter() - started
+                done = Progress(before.step + 1, before.examples + size, before.tokens + tokens, seconds)
                 self.progress = done
+                if done.step in (1, steps) or done.step % plan.log_every == 0:
+                    self._log()
+                evaluates = done.step == steps or (plan.eval_every is not None and done.step % plan.eval_every == 0)
+                improved = evaluates and self._evaluate()
+                stopped = self._all_know(bool(stop))
                 saves = plan.checkpoint_every is not None and done.step % plan.checkpoint_every == 0
-                if done.step in (1, plan.steps) or done.step % plan.log_every == 0 or saves:
-                    self._log(tally)
-                if done.step == plan.steps or (plan.eval_every is not None and done.step % plan.eval_every == 0):
-                    self._evaluate()
-                if saves:
+                if saves or improved or stopped:
                     self._save()
+                if improved:
+                    self._write_best()
+                if stopped:
+                    where = f"stopped after step {done.step} of {steps}, saved in {self.run.checkpoints}"
+                    raise Interrupted(f"{where}; go on with --resume auto")
         self._check_weights()
         return self.progress
+
+    def best_remark(self) -> str:
+        """What is to be said of the student in RUN/best."""
+        return (
+            f"These are the weights of step {self.best.step}, whose loss on held-out text, {self.best.value:.4f}, was the lowest."
+        )
+
+    def _all_know(self, stop: bool) -> bool:
+        """Whether any process was asked to stop, so that all of them do so at the same step."""
+        if self.accelerator.num_processes == 1:
+            return stop
+        return bool(self._total([torch.tensor(int(stop), device=self.accelerator.device)]))
 
     def _check_weights(self) -> None:
         """The last step's gradient was finite, but its weights need not be."""
         broken = [name for name, parameter in self.student.named_parameters() if not torch.isfinite(parameter).all()]
         if broken:
-            raise TrainingStopped(f"The weights {', '.join(broken[:3])} are not finite; lower the learning rate.")
+            raise TrainingStopped(
+                f"The weights {', '.join(broken[:3])} are not finite after step {self.progress.step}; lower the learning rate."
+            )
 
-    def _evaluate(self) -> None:
-        """Write loss and terms on the held-out text to the log, if there is such text."""
+    def _evaluate(self) -> bool:
+        """Write loss and terms on the held-out text to the log, if there is such text; say if the best is to be kept."""
         if self.stage.holdout is None:
-            return
+            return False
         means = held_out_means(self.stage, self.stage.holdout, self.module, self.accelerator, self._share())
         record = {"step": self.progress.step, **{f"holdout_{name}": value for name, value in means.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
             self.reporter.evaluated(record)
+        earlier = self.best
+        if self.plan.keep_best:
+            self.best = earlier.after(means["loss"], self.progress.step)
+        return self.best is not earlier
 
     def _share(self) -> int:
         processes: int = self.accelerator.num_processes
         return self.plan.batch_size // processes
 
-    def _step(self, step: int) -> tuple[dict[str, Tensor], int]:
+    def _step(self, size: int) -> tuple[dict[str, Tensor], int]:
         """One optimiser step; returns the terms' means over the whole batch and the number of its real tokens."""
-        examples = self._examples(step)
+        done, process = self.progress.examples, self.accelerator.process_index
+        examples = self.stage.source.examples(done, size)[process :: self.accelerator.num_processes]
+        seed_step(self.accelerator.device, self.plan.seed, process, done)
         weights = self.stage.objective.weights()
         micro_batches = list(self._micro_batches(examples))
         local = [self.stage.counts(batch) for batch in micro_batches]
@@ -151,19 +208,14 @@ class Loop:
             sums = {term: value.detach() + sums.get(term, 0) for term, value in part.items()}
         norm = self.accelerator.clip_grad_norm_(self.module.parameters(), CLIP)
         if not torch.isfinite(norm):
-            raise TrainingStopped(self._not_finite(step, examples, sums))
+            raise TrainingStopped(self._not_finite(examples, sums))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.learning_rate_at(step)
+            group["lr"] = self.plan.learning_rate_at(done, size)
         self.optimizer.step()
         self.optimizer.zero_grad()
         means = {term: self._total([value]) / counts[term].clamp(min=1) for term, value in sums.items()}
         tokens = self._total([valid_tokens(batch).sum() for batch in micro_batches])
         return means, int(tokens)
-
-    def _examples(self, step: int) -> list[int]:
-        """This process's share of the step's examples."""
-        examples = self.stage.source.examples(step * self.plan.batch_size, self.plan.batch_size)
-        return examples[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _micro_batches(self, examples: list[int]) -> Iterator[Batch]:
         for part in self.stage.source.split(examples, self.plan.micro_batch_size):
@@ -174,23 +226,23 @@ class Loop:
         total: Tensor = self.accelerator.reduce(torch.stack(values).sum(), "sum")
         return total
 
-    def _not_finite(self, step: int, examples: list[int], sums: dict[str, Tensor]) -> str:
+    def _not_finite(self, examples: list[int], sums: dict[str, Tensor]) -> str:
         broken = [term for term, value in sums.items() if not torch.isfinite(value)]
         what = f"The loss term {', '.join(broken)}" if broken else "The gradient"
         shown = ", ".join(map(str, examples[:8])) + (", ..." if len(examples) > 8 else "")
         return (
-            f"{what} is not finite at step {step + 1} (examples {shown}); training stopped before the weights were "
+            f"{what} is not finite at step {self.progress.step + 1} (examples {shown}); training stopped before the weights were "
             "changed. Lower the learning rate, lengthen the warm-up, or use --precision float32."
         )
 
-    def _log(self, tally: Tally) -> None:
-        terms = tally.means()
+    def _log(self) -> None:
+        terms = self.tally.means()
         weights = self.stage.objective.weights()
         record = {
             "step": self.progress.step,
             "loss": sum(weights[term] * value for term, value in terms.items()),
             **terms,
-            "learning_rate": self.plan.learning_rate_at(self.progress.step - 1),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             "tokens": self.progress.tokens,
             "seconds": round(self.progress.seconds, 3),
             "tokens_per_second": round(self.progress.tokens / self.progress.seconds),
@@ -200,8 +252,18 @@ class Loop:
             self.reporter.logged(record)
 
     def _save(self) -> None:
+        self._check_weights()
         if self.accelerator.is_main_process:
-            save_checkpoint(self.run.checkpoints, self.progress, self.student, self.tokenizer, self.optimizer.optimizer)
+            state = State(self.progress, self.stamp, self.tally.plain(), self.tally.steps, self.best)
+            optimizer, keep = self.optimizer.optimizer, self.plan.keep_checkpoints
+            save_checkpoint(self.run.checkpoints, state, self.student, self.tokenizer, optimizer, keep)
+        self.accelerator.wait_for_everyone()
+
+    def _write_best(self) -> None:
+        """Write the student as it is to RUN/best; a checkpoint of this step is there already, so that a kill loses nothing."""
+        if self.accelerator.is_main_process:
+            # Exporting moves a model to the processor and ends its training.
+            export_student(self.run.best, copy.deepcopy(self.student), self.tokenizer, self.best_remark() + "\n")
         self.accelerator.wait_for_everyone()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -81,28 +82,61 @@ class Stage:
 class Plan:
     """How a stage is trained, every decision made."""
 
+    begun_batch_size: int
+    """What it was when the run began, which settles with `steps` how many examples are trained on."""
     steps: int
+    """Of that batch size."""
+    warmup: float
     batch_size: int
     micro_batch_size: int
     learning_rate: float
-    warmup: float
     weight_decay: float
     precision: str
+    seed: int
     log_every: int
     eval_every: int | None
     checkpoint_every: int | None
+    keep_checkpoints: int
+    keep_best: bool
 
     @classmethod
-    def of(cls, resolved: Recipe) -> Plan:
-        """The plan that a resolved recipe holds."""
-        return cls(**{field.name: getattr(resolved, field.name) for field in fields(cls)})
+    def of(cls, resolved: Recipe, begun: Recipe) -> Plan:
+        """The plan of a resolved recipe, in a run that began with this one."""
+        same = {field.name: getattr(resolved, field.name) for field in fields(cls) if field.name != "begun_batch_size"}
+        return cls(begun_batch_size=begun.batch_size, **same)
 
-    def learning_rate_at(self, step: int) -> float:
-        """The learning rate of a step (counted from 0): linear warm-up, then linear decay to zero."""
-        rising = max(1, round(self.warmup * self.steps))
-        if step < rising:
-            return self.learning_rate * (step + 1) / rising
-        return self.learning_rate * (self.steps - step) / max(1, self.steps - rising)
+    @property
+    def examples(self) -> int:
+        """Examples to train on, over the whole run."""
+        return self.steps * self.begun_batch_size
+
+    @property
+    def rising(self) -> int:
+        """Examples over which the learning rate rises."""
+        return max(1, round(self.warmup * self.steps)) * self.begun_batch_size
+
+    def step_size(self, done: int, processes: int) -> int:
+        """Examples of the step that begins after `done` of them: a batch, or what is left at the end.
+
+        The few that would not give each process one of the last step join the step before.
+        """
+        left = self.examples - done
+        return left if left < self.batch_size + processes else self.batch_size
+
+    def steps_left(self, done: int, processes: int) -> int:
+        """Steps that the run still takes after `done` examples."""
+        return math.ceil((self.examples - done - processes + 1) / self.batch_size)
+
+    def learning_rate_at(self, done: int, size: int) -> float:
+        """The learning rate of a step: linear warm-up, then linear decay to zero.
+
+        Args:
+            done: examples trained on before the step.
+            size: examples of the step.
+        """
+        if done < self.rising:
+            return self.learning_rate * min(done + size, self.rising) / self.rising
+        return self.learning_rate * (self.examples - done) / (self.examples - self.rising)
 
 
 def build_stage(

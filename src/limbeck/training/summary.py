@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from limbeck.encoders.cost import Parameters, count_parameters
 from limbeck.encoders.loading import Encoder
 from limbeck.recipe import Recipe, plain
+from limbeck.training.best import Best
 from limbeck.training.checkpoint import Progress
 from limbeck.training.folder import RunFolder
 
@@ -25,6 +27,8 @@ def summarise(
     progress: Progress,
     folder: RunFolder,
     device: str,
+    best: Best,
+    fingerprints: Mapping[str, str],
 ) -> dict[str, Any]:
     """The summary of a run that has come to its end."""
     log = folder.read_log()
@@ -43,11 +47,14 @@ def summarise(
             "device": device,
             "first_loss": losses[0] if losses else None,
             "last_loss": losses[-1] if losses else None,
+            "resumed": [{"step": record["step"], **record["resumed"]} for record in log if "resumed" in record],
         },
         "holdout": {
             name.removeprefix("holdout_"): value for name, value in (held_out[-1] if held_out else {}).items() if name != "step"
         },
+        "best": {} if best.step is None else {"step": best.step, "loss": best.value},
         "untrained": {"out_of_reach": out_of_reach},
+        "fingerprints": dict(fingerprints),
         "versions": {package: version(package) for package in VERSIONED},
     }
 
