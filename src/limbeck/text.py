@@ -11,3 +11,8 @@ def count(number: float) -> str:
 def millions(number: float) -> str:
     """A count in millions with two decimals: 22.71 M."""
     return f"{number / 1e6:.2f} M"
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())
