@@ -23,6 +23,7 @@ from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.summary import public_name, summarise
+from limbeck.training.trackers import Trackers, check_trackers
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def run_recipe(
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
     if resume not in ("never", "auto"):
         raise UserError(f"resume must be never or auto, not {resume!r}.")
+    check_trackers(recipe.trackers)
     folder.check_free(resume=resume == "auto", overwrite=overwrite)
     folder.check_holds_none([recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])])
     earlier = read_recipe(folder.recipe) if resume == "auto" and folder.recipe.exists() else None
@@ -130,7 +132,7 @@ def _train(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
     if recipe.precision == "bf16":
         teacher.model.bfloat16()
     torch.manual_seed(recipe.seed)
-    loop = Loop(stage, Plan.of(recipe), folder, teacher.tokenizer, reporter)
+    loop = Loop(stage, Plan.of(recipe), folder, teacher.tokenizer, reporter, Trackers(recipe, folder, reporter))
     loop.resume()
     progress = loop.train()
     summary = summarise(recipe, teacher, student, unreached, progress, folder, str(loop.accelerator.device))

@@ -17,10 +17,11 @@ RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
+TRACKERS = "trackers"
 TEMPORARY = ".tmp-"
 """How names of what is being written begin, until it is whole and renamed."""
 COMPARISON = "comparison.json"
-PARTS = (SUMMARY, STUDENT, LOG, CHECKPOINTS, COMPARISON, RECIPE)
+PARTS = (SUMMARY, STUDENT, LOG, TRACKERS, CHECKPOINTS, COMPARISON, RECIPE)
 """Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 
@@ -28,7 +29,7 @@ class RunFolder:
     """A run's directory."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
 
     @property
     def student(self) -> Path:
@@ -44,6 +45,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Where the checkpoints lie."""
         return self.path / CHECKPOINTS
+
+    @property
+    def trackers(self) -> Path:
+        """Where the trackers write."""
+        return self.path / TRACKERS
 
     @property
     def finished(self) -> bool:

@@ -20,6 +20,7 @@ from limbeck.training.checkpoint import Progress, list_checkpoints, restore, sav
 from limbeck.training.folder import RunFolder
 from limbeck.training.progress import Reporter
 from limbeck.training.stage import Plan, Stage, mean_loss
+from limbeck.training.trackers import Trackers
 
 CLIP = 1.0
 """Largest norm of the gradient."""
@@ -57,8 +58,17 @@ class Loop:
     weights, optimiser and random numbers.
     """
 
-    def __init__(self, stage: Stage, plan: Plan, run: RunFolder, tokenizer: PreTrainedTokenizerBase, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        plan: Plan,
+        run: RunFolder,
+        tokenizer: PreTrainedTokenizerBase,
+        reporter: Reporter,
+        trackers: Trackers,
+    ) -> None:
         self.stage, self.plan, self.run, self.tokenizer, self.reporter = stage, plan, run, tokenizer, reporter
+        self.trackers = trackers
         self.accelerator = make_accelerator(plan.precision)
         self.student = stage.module.student
         optimizer = torch.optim.AdamW(
@@ -97,7 +107,7 @@ class Loop:
         plan, tally = self.plan, Tally()
         self.module.train()
         started = time.perf_counter() - self.progress.seconds
-        with self.reporter.training(plan.steps, self.progress.step):
+        with self.trackers.running(self.progress.step), self.reporter.training(plan.steps, self.progress.step):
             for step in range(self.progress.step, plan.steps):
                 terms, tokens = self._step(step)
                 tally.add(terms)
@@ -127,6 +137,7 @@ class Loop:
         record = {"step": self.progress.step, **{f"holdout_{name}": value for name, value in means.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
+            self.trackers.log(record)
             self.reporter.evaluated(record)
 
     def _share(self) -> int:
@@ -198,6 +209,7 @@ class Loop:
         }
         if self.accelerator.is_main_process:
             self.run.append_log(record)
+            self.trackers.log(record)
             self.reporter.logged(record)
 
     def _save(self) -> None:
