@@ -113,6 +113,7 @@ class Loop:
                 tally.add(terms)
                 done = Progress(step + 1, self.progress.tokens + tokens, time.perf_counter() - started)
                 self.progress = done
+                self.reporter.stepped(done.step)
                 saves = plan.checkpoint_every is not None and done.step % plan.checkpoint_every == 0
                 if done.step in (1, plan.steps) or done.step % plan.log_every == 0 or saves:
                     self._log(tally)
