@@ -247,8 +247,15 @@ def held_out_means(
 
 
 def this_process() -> PartialState:
-    """This process among all that share the run, with its device."""
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    """This process among all that share the run, with its device.
+
+    Raises:
+        UserError: the environment says whether to use the processor, but neither yes nor no.
+    """
+    try:
+        return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    except ValueError as error:
+        raise UserError(f"The environment, such as ACCELERATE_USE_CPU, cannot be understood: {error}.") from error
 
 
 def make_accelerator(precision: str) -> Accelerator:
