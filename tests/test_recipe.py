@@ -1,6 +1,7 @@
 """One typed recipe stands behind flags, YAML and Python."""
 
 import inspect
+import pydoc
 
 import pytest
 import yaml
@@ -66,30 +67,96 @@ def test_relations_may_be_weighted_in_a_recipe(tmp_path):
     [
         ({"student": "6by384"}, "no student shape"),
         ({"student": "0x384"}, "no student shape"),
-        ({"steps": 0}, "--steps"),
+        ({"steps": 0}, "steps: "),
+        ({"steps": 8.5}, "steps: should be a valid integer, got a number with a fractional part"),
+        ({"steps": True}, "steps: should be a number, not a truth value"),
         ({"steps": 5, "tokens": 9}, "give one of steps, tokens and epochs"),
-        ({"learning_rate": "fast"}, "--learning-rate"),
-        ({"learning_rate": float("nan")}, "--learning-rate"),
-        ({"batch_sise": 3}, "--batch-sise: no such setting"),
-        ({"precision": "fp8"}, "--precision"),
-        ({"objective": "minilmv3"}, "minilmv2"),
-        ({"objective": {"name": "minilm", "relation_heads": 4}}, "relation_heads"),
-        ({"objective": {"name": "minilmv2", "relations": "qq,zz"}}, "relations"),
-        ({"objective": {"name": "minilmv2", "relations": ""}}, "relations"),
+        ({"learning_rate": "fast"}, "learning_rate: should be a valid number, not 'fast'"),
+        ({"learning_rate": float("nan")}, "learning_rate: "),
+        ({"bach_size": 3}, "bach_size: no such setting; did you mean batch_size?"),
+        ({"zzz": 3}, "zzz: no such setting."),
+        ({"precision": "fp8"}, "precision: should be 'auto', 'float32' or 'bf16', not 'fp8'"),
+        ({"micro_batch_size": "few"}, "micro_batch_size: should be a valid integer or 'auto', not 'few'"),
+        ({"objective": "minilmv3"}, "objective: there is no 'minilmv3'; choose one of 'minilmv2', 'minilm'"),
+        ({"objective": {"name": ["minilm"]}}, "objective: there is no"),
+        ({"objective": {"name": "minilm", "relation_heads": 4}}, "no setting relation_heads; it belongs to minilmv2"),
+        ({"objective": {"relaton_heads": 4}}, "no setting relaton_heads; did you mean relation_heads?"),
+        ({"objective": {"relations": "qq,zz"}}, "objective.relations: should be 'qq', 'kk'"),
+        ({"objective": {"relations": {"zz": 1}}}, "objective.relations.zz: should be 'qq', 'kk'"),
+        ({"objective": {"relations": ""}}, "relations"),
+        ({"objective": {"relations": 3}}, "relations"),
+        ({"objective": {"relations": ["qq", "vv", "qq"]}}, "objective.relations: qq stands there twice"),
         ({"holdout": "0.9"}, "held-out share"),
-        ({"corpus": []}, "--corpus"),
+        ({"corpus": []}, "corpus: "),
+        ({"corpus": ["a.txt", 3]}, "corpus: should be a valid string, not 3"),
+        ({"trackers": ["wandb", "wandb"]}, "trackers: wandb stands there twice"),
+        ({"init": "~nobody-of-that-name/student"}, "init: there is no home directory ~nobody-of-that-name"),
     ],
 )
-def test_wrong_values_are_refused_in_one_line(changes, expected):
-    with pytest.raises(limbeck.UserError) as refusal:
-        validate(Recipe, {**NEEDED, **changes}, flag)
-    assert expected in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+def test_wrong_values_are_refused_in_one_line(changes, expected, refused):
+    with refused(expected):
+        validate(Recipe, {**NEEDED, **changes})
+    with refused(expected):
+        Recipe(**{**NEEDED, **changes})
+    with refused(expected):
+        limbeck.distill(**{**NEEDED, **changes}, output="runs/none")
 
 
-def test_what_is_missing_is_named():
-    with pytest.raises(limbeck.UserError, match=r"--teacher is required.*--corpus is required"):
-        validate(Recipe, {"student": "6x384"}, flag)
+@pytest.mark.parametrize("kind", [Recipe, *METHODS])
+def test_a_truth_value_is_no_value_of_any_setting(kind, refused):
+    for setting in described_settings(kind):
+        with refused(setting.name):
+            kind(**{**(NEEDED if kind is Recipe else {}), setting.name: True})
+
+
+def test_objectives_refuse_what_they_do_not_know(refused):
+    with refused("relaton_heads: no such setting; did you mean relation_heads?"):
+        limbeck.MiniLMv2(relaton_heads=4)
+    with refused("MiniLMv2", "by name"):
+        limbeck.MiniLMv2(48)
+    with refused("relations: qq stands there twice"):
+        limbeck.MiniLMv2(relations=("qq", "qq"))
+
+
+@pytest.mark.parametrize("kind", [Recipe, *METHODS])
+def test_help_describes_every_setting(kind):
+    text = pydoc.plain(pydoc.render_doc(kind)).split("Methods defined here")[0]
+    for setting in described_settings(kind):
+        assert not setting.text or f"{setting.name}: {setting.text}" in text
+
+
+@pytest.mark.parametrize("written", [8, 8.0, "8", "8.0", "8e0"])
+def test_a_whole_number_may_be_written_in_any_way(written):
+    steps = validate(Recipe, {**NEEDED, "steps": written}).steps
+    assert (steps, type(steps)) == (8, int)
+    assert validate(Recipe, {**NEEDED, "seed": str(2**63 - 1)}).seed == 2**63 - 1
+
+
+def test_what_is_missing_is_named(refused):
+    with refused("teacher is required.", "corpus is required."):
+        validate(Recipe, {"student": "6x384"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("steps: 1\nseed: 2\nsteps: 3\n", ", line 3: steps was given in line 1 already"),
+        ("objective:\n  relations:\n    qq: 1\n    'qq': 2\n", ", line 4: qq was given in line 3 already"),
+        ("steps: 1\n\tseed: 2\n", ", line 2: found character"),
+        ("3: 4\n", "3 is no name of a setting"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path, text, expected, refused):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with refused(str(file), expected):
+        read_recipe(file)
+
+
+def test_a_key_may_override_a_merged_one(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("a: {b: &shared {x: 1, y: 2}}\nc: {<<: *shared, y: 3}\n")
+    assert read_recipe(file) == {"a": {"b": {"x": 1, "y": 2}}, "c": {"x": 1, "y": 3}}
 
 
 def test_shipped_recipes_are_valid():

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args, get_origin
+from difflib import get_close_matches
+from functools import wraps
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
-from pydantic_core import PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticUndefined
 from typing_extensions import dataclass_transform
 
 from limbeck.errors import UserError
 
+WRONG_TYPE = ("dict_type", "tuple_type")
+"""What pydantic says of a value that is no mapping, or no list."""
+
 T = TypeVar("T")
+Collection = TypeVar("Collection", bound=Sequence[Any])
+Spelling = Callable[[Sequence[str]], str]
+"""Turns the place of a setting, such as ("objective", "teacher_layer"), into the word the user knows it by."""
+
+
+def _no_boolean(value: object) -> object:
+    # Python takes a recipe's "yes" for 1.
+    if isinstance(value, bool):
+        raise ValueError("should be a number, not a truth value (yes, on, true)")
+    return value
+
+
+def _whole(value: object) -> object:
+    # Python's int() reads no exponent.
+    if isinstance(value, str) and "e" in value.lower():
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number.is_integer() else value
+    return _no_boolean(value)
+
+
+Number = Annotated[float, BeforeValidator(_no_boolean)]
+"""A real number; text is read as on a command line."""
+WholeNumber = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, however it is written (8, 8.0, "8", 1e6); neither a fraction nor a truth value."""
+
+
+def no_duplicates(values: Collection) -> Collection:
+    """Refuse a value that stands there twice; for use as an ``AfterValidator``."""
+    for value in values:
+        if list(values).count(value) > 1:
+            raise ValueError(f"{value} stands there twice")
+    return values
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """Make a frozen, validated dataclass with keyword fields, whose attribute docstrings are the fields' help."""
+    """Make a frozen, validated dataclass with keyword fields, whose attribute docstrings are the fields' help.
+
+    What does not validate is a `UserError`, as everywhere.
+    """
     config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     made: Any = validated_dataclass(frozen=True, kw_only=True, config=config)(cls)
+    validated = made.__init__
+
+    @wraps(validated)
+    def __init__(self: Any, *arguments: Any, **given: Any) -> None:  # noqa: N807
+        try:
+            validated(self, *arguments, **given)
+        except ValidationError as error:
+            raise described(error, made, given) from None
+
+    __init__.__doc__ = "Keyword arguments only: the fields, which the class describes."
+    made.__init__ = __init__
+    fields = [f"    {setting.name}: {setting.text}" for setting in described_settings(made) if setting.text]
+    made.__doc__ = "\n".join([(made.__doc__ or "").rstrip(), "", "Args:", *fields])
     return made  # type: ignore[no-any-return]
 
 
@@ -62,7 +119,7 @@ def _takes_several(annotation: Any) -> bool:
 def _written(default: Any) -> str:
     if default is None or default is PydanticUndefined:
         return ""
-    return ",".join(default) if isinstance(default, tuple) else str(default)
+    return ",".join(default) if isinstance(default, tuple | list) else str(default)
 
 
 def flag(name: str) -> str:
@@ -70,28 +127,64 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def described(error: ValidationError, spell: Any = str) -> UserError:
-    """Say in one line what a value that did not validate should have been.
+def nearest(word: str, words: Iterable[str]) -> str:
+    """A question that names the word probably meant, to be put behind a message; empty if none is near."""
+    close = get_close_matches(word, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def described(error: ValidationError, kind: type, given: Mapping[str, Any], spell: Spelling = ".".join) -> UserError:
+    """Say in one line what values that did not validate should have been.
 
     Args:
         error: what pydantic raised.
-        spell: turns a field's name into the word the user knows it by, such as ``--batch-size``.
+        kind: the class of settings.
+        given: the values.
+        spell: turns a setting's place into the word the user knows it by.
     """
-    problems = []
-    for each in error.errors(include_url=False):
-        # The name of a union's member is no word of the user's.
-        place = [str(part) for part in each["loc"] if not (isinstance(part, str) and "[" in part)]
-        name = spell(place[0]) if place else error.title
-        inner = f" ({'.'.join(place[1:])})" if len(place) > 1 else ""
-        if each["type"] == "unexpected_keyword_argument":
-            problems.append(f"{name}{inner}: no such setting")
-        elif each["type"] == "union_tag_invalid":
-            problems.append(f"{name}: there is no {each['ctx']['tag']!r}; choose one of {each['ctx']['expected_tags']}")
-        elif each["type"] == "missing" or each["type"] == "missing_argument":
-            problems.append(f"{name}{inner} is required")
-        else:
-            message = each["msg"].removeprefix("Value error, ")
-            given = repr(each["input"])
-            shown = f", not {given[:80]}" if place and given not in message else ""
-            problems.append(f"{name}{inner}: {message[:1].lower() + message[1:]}{shown}")
-    return UserError("; ".join(problem.rstrip(".") for problem in problems) + ".")
+    found = [(_place(each, given), each) for each in error.errors(include_url=False)]
+    inside = [place for place, each in found if each["type"] not in WRONG_TYPE]
+    problems: dict[tuple[str, ...], list[ErrorDetails]] = {}
+    for place, each in found:
+        # What is wrong inside a mapping says more than that a list would do as well.
+        if each["type"] not in WRONG_TYPE or not any(other[: len(place)] == place for other in inside):
+            problems.setdefault(place, []).append(each)
+    names = [setting.name for setting in described_settings(kind)]
+    sentences = [_sentence(spell(place) if place else kind.__name__, place, found, names) for place, found in problems.items()]
+    return UserError(" ".join(sentences))
+
+
+def _place(problem: ErrorDetails, given: Any) -> tuple[str, ...]:
+    """The names on the way to a value, without the indices and the names of types that pydantic puts between them."""
+    place: list[str] = []
+    for part in problem["loc"]:
+        if isinstance(given, Mapping) and part in given:
+            given = given[part]
+            place.append(str(part))
+        elif isinstance(part, str) and problem["type"] in ("missing", "missing_argument"):
+            place.append(part)
+    return tuple(place)
+
+
+def _sentence(name: str, place: Sequence[str], problems: Sequence[ErrorDetails], names: Sequence[str]) -> str:
+    """What is wrong at one place; a setting that may be of several types has a problem with each of them."""
+    kinds = {problem["type"] for problem in problems}
+    if kinds & {"missing", "missing_argument"}:
+        return f"{name} is required."
+    if "unexpected_keyword_argument" in kinds:
+        return f"{name}: no such setting{nearest(place[-1], names) or '.'}"
+    if "unexpected_positional_argument" in kinds:
+        return f"{name} takes its settings by name, such as {names[-1]}=..."
+    if "union_tag_invalid" in kinds:
+        context = problems[0]["ctx"]
+        return f"{name}: there is no {context['tag']!r}; choose one of {context['expected_tags']}."
+    texts = list(dict.fromkeys(_message(problem) for problem in problems))
+    text = " or ".join([texts[0], *(each.removeprefix("should be ") for each in texts[1:])])
+    value = repr(problems[0]["input"])[:80]
+    shown = "" if "value_error" in kinds or not place or "not " in text else f", not {value}"
+    return f"{name}: {text}{shown}."
+
+
+def _message(problem: ErrorDetails) -> str:
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
+    return text[:1].lower() + text[1:].split(", unable to")[0]

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
+import traceback
 from argparse import SUPPRESS
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
 from limbeck import __version__
-from limbeck._settings import Setting, described_settings, flag
+from limbeck._settings import Setting, Spelling, described_settings, flag, nearest
 from limbeck.errors import CheckFailed, UserError
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe, read_recipe, validate
+from limbeck.text import one_line
 
 LENGTHS = {"steps", "tokens", "epochs"}
 """Ways of saying how long to train; a flag for one overrides whichever the recipe file has."""
+REPEATED = {"corpus": "PATH", "trackers": "TRACKER"}
+"""What stands in the help for each value of a flag that takes several."""
 DONE, CHECK_FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -29,37 +36,92 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what this parser does not know, where the flags that it may have meant are known."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = unknown[0].split("=")[0]
+            what = "no such flag" if word.startswith("-") else "nothing was expected here"
+            self.error(f"{word}: {what}{nearest(word, self._option_string_actions)}")
+        return parsed, unknown
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the return value is the process's exit code."""
+    """Run a command; the return value is the process's exit code, and no error leaves as a traceback."""
     try:
-        parsed = _parser().parse_args(arguments)
-        command: Callable[[argparse.Namespace], dict[str, Any]] = parsed.command
-        result = command(parsed)
-        if parsed.json:
-            print(json.dumps(result, ensure_ascii=False), flush=True)
+        try:
+            _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except SystemExit as left:  # argparse has printed help or version; rich found its terminal closed
+        return int(left.code or DONE)
+    except KeyboardInterrupt as error:
+        return _say(str(error) or "interrupted; a run with checkpoints goes on with --resume auto", INTERRUPTED)
     except UserError as error:
-        print(f"limbeck: {error}", file=sys.stderr)
-        return WRONG_INPUT
+        return _say(str(error), WRONG_INPUT)
     except CheckFailed as error:
-        print(f"limbeck: {error}", file=sys.stderr)
+        return _say(str(error), CHECK_FAILED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python would complain once more as it closes the streams.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
         return CHECK_FAILED
     except (OSError, SafetensorError) as error:
-        print(f"limbeck: {' '.join(str(error).split())}; what was complete before is still there", file=sys.stderr)
-        return CHECK_FAILED
-    except KeyboardInterrupt as error:
-        print(f"limbeck: {str(error) or 'interrupted; a run with checkpoints goes on with --resume auto'}", file=sys.stderr)
-        return INTERRUPTED
+        return _say(f"{one_line(error)}; what was complete before is still there", CHECK_FAILED)
+    except Exception as error:
+        if _out_of_memory(error):
+            return _say("out of memory; give a smaller --micro-batch-size, --batch-size or --max-length", CHECK_FAILED)
+        return _say(_unexpected(error), CHECK_FAILED)
     return DONE
+
+
+def _run(arguments: Sequence[str] | None) -> None:
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help()
+        return
+    # With --json the result alone goes to standard output, whatever a library prints.
+    with redirect_stdout(sys.stderr) if parsed.json else nullcontext():
+        result = parsed.command(parsed)
+    if parsed.json:
+        print(json.dumps(result, ensure_ascii=False))
+
+
+def _say(message: str, code: int) -> int:
+    print(f"limbeck: {message}", file=sys.stderr)
+    return code
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: Python's, a GPU's, or the processor's, which torch reports as any other error."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _unexpected(error: Exception) -> str:
+    """What to say of an error that is not the user's; its traceback goes to a file, or to the terminal if that is asked."""
+    what = f"unexpected error: {type(error).__name__}: {one_line(error)}"
+    if os.environ.get("LIMBECK_DEBUG", "0") != "0":
+        traceback.print_exception(error)
+        return what
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="limbeck-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return f"{what}; please report it with the traceback that LIMBECK_DEBUG=1 shows"
+    return f"{what}; please report it with the traceback in {file.name}, or run again with LIMBECK_DEBUG=1 to see it"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="limbeck", description="Distil large Transformer encoders into small, fast students.")
     parser.add_argument("--version", action="version", version=f"limbeck {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_distill(commands)
     _add_quickstart(commands)
     return parser
@@ -80,7 +142,7 @@ def _add_distill(commands: Any) -> None:
             _add_flag(recipe, setting)
     for setting, methods in _objective_settings().items():
         _add_flag(recipe, setting, f"[{', '.join(methods)}] ")
-    parser.add_argument("--config", type=Path, metavar="RECIPE", help="a recipe file, whose fields the flags override")
+    parser.add_argument("--config", type=_path, metavar="RECIPE", help="a recipe file, whose fields the flags override")
     _add_destination(parser)
     parser.set_defaults(command=_distill)
 
@@ -92,7 +154,7 @@ def _add_quickstart(commands: Any) -> None:
         description="Distil all-MiniLM-L6-v2 (6x384) into 3x384 on the text that ships with Limbeck, and compare teacher, "
         "undistilled and distilled student. About five minutes on two cores.",
     )
-    parser.add_argument("--sts", type=Path, metavar="FILE", help="STS-B's dev.tsv, to report the models' scores on it")
+    parser.add_argument("--sts", type=_path, metavar="FILE", help="STS-B's dev.tsv, to report the models' scores on it")
     _add_destination(parser, default=Path("runs/quickstart"))
     parser.set_defaults(command=_quickstart)
 
@@ -100,7 +162,7 @@ def _add_quickstart(commands: Any) -> None:
 def _add_destination(parser: argparse.ArgumentParser, default: Path | None = None) -> None:
     shown = "" if default is None else f" ({default})"
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="RUN", required=default is None, default=default, help=f"the run directory{shown}"
+        "-o", "--output", type=_path, metavar="RUN", required=default is None, default=default, help=f"the run directory{shown}"
     )
     parser.add_argument(
         "--resume", choices=("never", "auto"), default="never", help="auto: go on from the newest checkpoint in RUN, if any"
@@ -108,6 +170,13 @@ def _add_destination(parser: argparse.ArgumentParser, default: Path | None = Non
     parser.add_argument("--overwrite", action="store_true", help="start anew although RUN holds an earlier run")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"there is no home directory {Path(text).parts[0]}") from error
 
 
 def _add_flag(group: Any, setting: Setting, prefix: str = "") -> None:
@@ -121,7 +190,7 @@ def _add_flag(group: Any, setting: Setting, prefix: str = "") -> None:
         flag(setting.name),
         nargs="+" if setting.repeated else None,
         action="extend" if setting.repeated else "store",
-        metavar="PATH" if setting.repeated else setting.name.upper().replace("_", "-"),
+        metavar=REPEATED[setting.name] if setting.repeated else setting.name.upper().replace("_", "-"),
         default=SUPPRESS,
         help=(prefix + setting.text + default).replace("%", "%%"),
     )
@@ -139,15 +208,26 @@ def _objective_settings() -> dict[Setting, list[str]]:
 
 def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
     given = vars(parsed)
-    values = {} if parsed.config is None else read_recipe(parsed.config)
+    configured = {} if parsed.config is None else read_recipe(parsed.config)
+    values = configured
     if LENGTHS & given.keys():
         values = {name: value for name, value in values.items() if name not in LENGTHS}
     values |= {s.name: given[s.name] for s in described_settings(Recipe) if s.name in given and s.name != "objective"}
     values["objective"] = _objective(given, values.get("objective"))
-    recipe = validate(Recipe, values, flag)
+    recipe = validate(Recipe, values, _spelling(given, configured))
     from limbeck.training.distill import run_recipe
 
     return run_recipe(recipe, **_destination(parsed)).summary
+
+
+def _spelling(given: dict[str, Any], configured: dict[str, Any]) -> Spelling:
+    """How to name a setting in a message: as the flag, unless it was the recipe file that set it."""
+
+    def spell(place: Sequence[str]) -> str:
+        name = place[1] if place[0] == "objective" and len(place) > 1 else place[0]
+        return f"{'.'.join(place)} in {given['config']}" if place[0] in configured and name not in given else flag(name)
+
+    return spell
 
 
 def _objective(given: dict[str, Any], configured: Any) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from limbeck._settings import described, settings
+from limbeck._settings import Number, Spelling, WholeNumber, described, no_duplicates, settings
 from limbeck.encoders.shape import StudentShape
 from limbeck.errors import UserError
 from limbeck.objectives import AnyObjective, MiniLMv2
 
 T = TypeVar("T")
 
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[WholeNumber, Field(ge=1)]
 
 
 def _paths(value: object) -> object:
@@ -30,8 +30,22 @@ def _shape(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(min_length=1), BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
+def _home(text: str) -> str:
+    try:
+        Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home directory {Path(text).parts[0]}") from None
+    return text
+
+
+Text = Annotated[
+    str,
+    Field(min_length=1),
+    AfterValidator(_home),
+    BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
+]
 Holdout = Annotated[Text, BeforeValidator(lambda value: str(value) if isinstance(value, float) else value)]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
 @settings
@@ -40,7 +54,7 @@ class Recipe:
 
     teacher: Text
     """folder (or hub name) of the encoder that is mimicked"""
-    corpus: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_paths), Field(min_length=1)]
+    corpus: Annotated[list[Text], BeforeValidator(_paths), Field(min_length=1)]
     """text, JSON lines or Parquet, each also .gz or .zst, folders of them, saved data sets, what limbeck prepare wrote, or
     datasets:NAME; in text a line is a unit and blank lines separate documents"""
     corpus_weights: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] | None = None
@@ -55,7 +69,7 @@ class Recipe:
     """what is mimicked, and its loss"""
     init: Text = "random"
     """the student's first weights: random, layers, layers:1,3,6 (of the teacher) or the folder of an earlier student"""
-    max_length: Annotated[int, Field(ge=8)] = 128
+    max_length: Annotated[WholeNumber, Field(ge=8)] = 128
     """tokens in a sequence, special tokens included"""
     packing: Literal["auto", "full", "pairs", "single"] = "auto"
     """full: units fill sequences; pairs: the same, split in two segments; single: a unit a sequence; auto: pairs where the
@@ -70,15 +84,15 @@ class Recipe:
     """optimiser steps; give one of steps, tokens and epochs"""
     tokens: PositiveInt | None = None
     """about how many real tokens to train on, in whole steps"""
-    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    epochs: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
     """passes over the corpus (1 if nothing is said)"""
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 6e-4
+    learning_rate: Annotated[Number, Field(gt=0, allow_inf_nan=False)] = 6e-4
     """the highest learning rate, reached after the warm-up"""
-    warmup: Annotated[float, Field(ge=0, le=1)] = 0.01
+    warmup: Annotated[Number, Field(ge=0, le=1)] = 0.01
     """share of the steps over which the learning rate rises; it falls linearly to zero afterwards"""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    weight_decay: Annotated[Number, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decoupled weight decay, not on biases and norms"""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.1
     """dropout of the student's hidden states and attention during training"""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """number format of the matrix products; auto: bf16 where a short probe finds it faster"""
@@ -94,7 +108,9 @@ class Recipe:
     """also keep the student of the evaluation with the lowest held-out loss, in RUN/best"""
     log_every: PositiveInt = 10
     """steps between two lines of the log"""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    trackers: Annotated[list[Tracker], AfterValidator(no_duplicates)] = Field(default_factory=list)
+    """where the log goes besides log.jsonl: tensorboard, wandb, trackio"""
+    seed: Annotated[WholeNumber, Field(ge=0, lt=2**63)] = 0
     """decides random weights, the order of the examples and dropout"""
 
     def __post_init__(self) -> None:
@@ -127,13 +143,13 @@ def holdout_share(holdout: str) -> float | None:
         return None
 
 
-def validate(kind: type[T], values: Mapping[str, Any], spell: Any = str) -> T:
+def validate(kind: type[T], values: Mapping[str, Any], spell: Spelling = ".".join) -> T:
     """Build settings from plain values, such as a YAML file's or a command line's.
 
     Args:
         kind: the class of settings.
         values: field -> value; text is understood as on a command line ("48", "1e-4").
-        spell: turns a field's name into the word the user knows it by.
+        spell: turns a setting's place into the word the user knows it by.
 
     Raises:
         UserError: a value is missing, unknown or not what it should be.
@@ -141,23 +157,42 @@ def validate(kind: type[T], values: Mapping[str, Any], spell: Any = str) -> T:
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
-        raise described(error, spell) from None
+        raise described(error, kind, values, spell) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands in a mapping twice, of which YAML would silently drop one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[object, int] = {}
+        for key, _ in node.value:
+            name, mark = (key.tag, str(key.value)), key.start_mark
+            if name in lines:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} was given in line {lines[name]} already", problem_mark=mark)
+            lines[name] = mark.line + 1
+        return node
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """The fields that a YAML file sets.
 
     Raises:
-        UserError: no such file, or no mapping of fields.
+        UserError: no such file, no YAML, a field given twice (naming the line), or no mapping of fields.
     """
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+        fields = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)
     except OSError as error:
         raise UserError(f"The recipe {path} cannot be read: {error.strerror}.") from error
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise UserError(f"{path}{line}: {error.problem or error.context}.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"The recipe {path} is no YAML that can be read: {' '.join(str(error).split())}") from error
     if not isinstance(fields, dict):
         raise UserError(f"The recipe {path} holds no fields; write lines such as 'student: 6x384'.")
+    if unnamed := [key for key in fields if not isinstance(key, str)]:
+        raise UserError(f"{path}: {unnamed[0]!r} is no name of a setting.")
     return fields
 
 

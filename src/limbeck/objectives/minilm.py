@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import Self
 
 from limbeck import kernels
-from limbeck._settings import settings
+from limbeck._settings import WholeNumber, settings
 from limbeck.errors import UserError
 from limbeck.objectives.base import Objective, check_teacher_layer, pair
 
@@ -41,7 +41,7 @@ class MiniLM(Objective):
 
     name: Literal["minilm"] = "minilm"
     equal_heads = True
-    teacher_layer: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    teacher_layer: Annotated[WholeNumber, Field(ge=1)] | Literal["auto"] = "auto"
     """teacher layer that is mimicked; auto: the last (MiniLMv2's Table 4 takes an upper middle one of large teachers)"""
 
     def resolve(self, teacher: EncoderShape, student: EncoderShape) -> Self:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Len
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import Self
 
 from limbeck import kernels
-from limbeck._settings import settings
+from limbeck._settings import Number, WholeNumber, no_duplicates, settings
 from limbeck.kernels.heads import check_relation_heads, common_divisors
 from limbeck.objectives.base import Objective, check_teacher_layer, pair
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from limbeck.encoders.shape import EncoderShape
 
 FEATURES: tuple[Literal["q", "k", "v"], ...] = ("q", "k", "v")
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
 Relation = Literal["qq", "kk", "vv", "qk", "kq", "qv", "vq", "kv", "vk"]
 
 BEST_LAYERS = {("bert", 24): 21, ("roberta", 24): 19, ("xlm-roberta", 24): 19}
@@ -51,11 +51,13 @@ class MiniLMv2(Objective):
     """
 
     name: Literal["minilmv2"] = "minilmv2"
-    relation_heads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    relation_heads: Annotated[WholeNumber, Field(ge=1)] | Literal["auto"] = "auto"
     """relation heads A_r; auto: teacher's width / 16, or the largest smaller number that divides both widths"""
-    relations: Annotated[dict[Relation, Weight] | tuple[Relation, ...], BeforeValidator(_split), Len(1)] = ("qq", "kk", "vv")
+    relations: Annotated[
+        dict[Relation, Weight] | Annotated[tuple[Relation, ...], AfterValidator(no_duplicates)], BeforeValidator(_split), Len(1)
+    ] = ("qq", "kk", "vv")
     """pairs of q, k and v, such as qq,kk,vv; in a recipe also with weights, such as {qq: 1, vv: 0.5}"""
-    teacher_layer: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    teacher_layer: Annotated[WholeNumber, Field(ge=1)] | Literal["auto"] = "auto"
     """teacher layer that is mimicked; auto: the last of up to 12; of 24 the 21st for BERT, the 19th for RoBERTa and XLM-R;
     of other depths five sixths up"""
 

@@ -40,11 +40,14 @@ def read_sts(path: Path) -> tuple[list[SentencePair], Tensor]:
     Raises:
         UserError: the file cannot be read, or a line does not fit (naming it).
     """
+    rows: list[list[str]] = []
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+            rows.extend(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read after line {len(rows)}: no tab-separated UTF-8 text ({error}).") from error
     columns = ("sentence1", "sentence2", "score")
     if not rows or not set(columns) <= set(rows[0]):
         raise UserError(f"{path} is not STS-B in GLUE's format: its first line must name {', '.join(columns)}.")

@@ -29,6 +29,7 @@ from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.summary import public_name, summarise
+from limbeck.training.trackers import Trackers, check_trackers
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def run_recipe(
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
     if resume not in ("never", "auto"):
         raise UserError(f"resume must be never or auto, not {resume!r}.")
+    check_trackers(recipe.trackers)
     folder.check_usable()
     with _alone(folder, here), isolated(here.device):
         folder.check_free(resume=resume == "auto", overwrite=overwrite)
@@ -178,7 +180,8 @@ def _train(
     _announce(parts, unreached, reporter)
     if recipe.precision == "bf16":
         teacher.model.bfloat16()
-    loop = Loop(stage, Plan.of(recipe, begun), folder, teacher.tokenizer, reporter, stamp)
+    trackers = Trackers(recipe, folder, reporter)
+    loop = Loop(stage, Plan.of(recipe, begun), folder, teacher.tokenizer, reporter, trackers, stamp)
     loop.resume(
         checkpoint,
         resuming.changes(checkpoint.state.stamp.conditions if checkpoint else resuming.layout(begun), stamp.conditions),

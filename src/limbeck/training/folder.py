@@ -23,12 +23,13 @@ SUMMARY = "summary.json"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
+TRACKERS = "trackers"
 LOCK = ".lock"
 """Held by the process that works in the directory; it holds that process's number."""
 TEMPORARY = ".tmp-"
 """How names of what is being written begin, until it is whole and renamed."""
 COMPARISON = "comparison.json"
-PARTS = (SUMMARY, STUDENT, BEST, LOG, CHECKPOINTS, COMPARISON, RECIPE)
+PARTS = (SUMMARY, STUDENT, BEST, LOG, TRACKERS, CHECKPOINTS, COMPARISON, RECIPE)
 """Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 
@@ -57,6 +58,11 @@ class RunFolder:
     def best(self) -> Path:
         """The student with the lowest held-out loss, likewise, if the recipe asks for it."""
         return self.path / BEST
+
+    @property
+    def trackers(self) -> Path:
+        """Where the trackers write."""
+        return self.path / TRACKERS
 
     @property
     def finished(self) -> bool:

@@ -26,6 +26,7 @@ from limbeck.training.interrupt import stop_request
 from limbeck.training.isolation import seed_step
 from limbeck.training.progress import Reporter
 from limbeck.training.stage import Plan, Stage, mean_loss
+from limbeck.training.trackers import Trackers
 
 CLIP = 1.0
 """Largest norm of the gradient."""
@@ -74,10 +75,11 @@ class Loop:
         run: RunFolder,
         tokenizer: PreTrainedTokenizerBase,
         reporter: Reporter,
+        trackers: Trackers,
         stamp: Stamp,
     ) -> None:
         self.stage, self.plan, self.run, self.tokenizer, self.reporter = stage, plan, run, tokenizer, reporter
-        self.stamp = stamp
+        self.trackers, self.stamp = trackers, stamp
         self.accelerator = make_accelerator(plan.precision)
         self.student = stage.module.student
         optimizer = torch.optim.AdamW(
@@ -126,7 +128,11 @@ class Loop:
         self.module.train()
         started = time.perf_counter() - self.progress.seconds
         steps = self.progress.step + plan.steps_left(self.progress.examples, processes)
-        with self.reporter.training(steps, self.progress.step), stop_request() as stop:
+        with (
+            self.trackers.running(self.progress.step),
+            self.reporter.training(steps, self.progress.step),
+            stop_request() as stop,
+        ):
             while self.progress.step < steps:
                 size = plan.step_size(self.progress.examples, processes)
                 terms, tokens = self._step(size)
@@ -134,6 +140,7 @@ class Loop:
                 before, seconds = self.progress, time.perf_counter() - started
                 done = Progress(before.step + 1, before.examples + size, before.tokens + tokens, seconds)
                 self.progress = done
+                self.reporter.stepped(done.step)
                 if done.step in (1, steps) or done.step % plan.log_every == 0:
                     self._log()
                 evaluates = done.step == steps or (plan.eval_every is not None and done.step % plan.eval_every == 0)
@@ -178,6 +185,7 @@ class Loop:
         record = {"step": self.progress.step, **{f"holdout_{name}": value for name, value in means.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
+            self.trackers.log(record)
             self.reporter.evaluated(record)
         earlier = self.best
         if self.plan.keep_best:
@@ -249,6 +257,7 @@ class Loop:
         }
         if self.accelerator.is_main_process:
             self.run.append_log(record)
+            self.trackers.log(record)
             self.reporter.logged(record)
 
     def _save(self) -> None:
@@ -295,8 +304,15 @@ def held_out_means(
 
 
 def this_process() -> PartialState:
-    """This process among all that share the run, with its device."""
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    """This process among all that share the run, with its device.
+
+    Raises:
+        UserError: the environment says whether to use the processor, but neither yes nor no.
+    """
+    try:
+        return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    except ValueError as error:
+        raise UserError(f"The environment, such as ACCELERATE_USE_CPU, cannot be understood: {error}.") from error
 
 
 def make_accelerator(precision: str) -> Accelerator:

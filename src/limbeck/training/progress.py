@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
-from limbeck.text import count
+from limbeck.text import count, duration
 
 LINES = 20
 """About how many plain lines a run prints where there is no terminal."""
+NAMES = 10
+"""Columns for the name of a fact."""
+ROOM_FOR_A_BAR = 80
+"""Columns of a terminal from which on there is room for a bar beside the figures."""
 
 
 class Reporter:
@@ -23,6 +30,7 @@ class Reporter:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._steps = 0
+        self._begun, self._started = 0, 0.0
         self._next_line = 0
 
     def say(self, text: str) -> None:
@@ -31,37 +39,47 @@ class Reporter:
 
     def fact(self, name: str, text: str) -> None:
         """Print what the run is made of, name and text in two columns."""
-        self.say(f"{name:<10} {text}")
+        indent = " " * (NAMES + 1)
+        # A file or a pipe gets one line a fact.
+        width = self._console.width if self._console.is_terminal else len(indent) + len(text)
+        lines = textwrap.wrap(text, max(width - len(indent), 1), break_long_words=False, break_on_hyphens=False)
+        self.say(f"{name:<{NAMES}} " + f"\n{indent}".join(lines))
 
     @contextmanager
     def training(self, steps: int, done: int) -> Iterator[None]:
         """While training from step `done` to `steps`."""
         self._steps, self._next_line = steps, done
-        if not self._console.is_terminal:
+        self._begun, self._started = done, time.perf_counter()
+        if not self._console.is_interactive:
             yield
             return
-        columns = (
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
-            TimeRemainingColumn(compact=True),
-        )
+        figures = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        columns = (figures, BarColumn(bar_width=None)) if self._console.width >= ROOM_FOR_A_BAR else (figures,)
         with Progress(*columns, console=self._console, expand=True) as self._bar:
-            self._task = self._bar.add_task("", total=steps, completed=done, loss="-", rate="-")
+            self._task = self._bar.add_task(f"step {done}/{steps}", total=steps, completed=done, figures="")
             yield
         self._bar = self._task = None
 
+    def stepped(self, step: int) -> None:
+        """After each step."""
+        if self._bar is not None and self._task is not None:
+            figures = self._bar.tasks[0].fields["figures"]
+            self._bar.update(self._task, completed=step, description=self._line(step, figures))
+
     def logged(self, record: Mapping[str, Any]) -> None:
         """After each line of the log."""
-        step, loss, rate = record["step"], f"{record['loss']:.4f}", count(record["tokens_per_second"])
+        step, figures = record["step"], f"loss {record['loss']:.4f}  {count(record['tokens_per_second'])} tokens/s"
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=step, loss=loss, rate=rate)
+            self._bar.update(self._task, completed=step, description=self._line(step, figures), figures=figures)
         elif step >= self._next_line or step == self._steps:
-            left = record["seconds"] / step * (self._steps - step)
-            self.say(f"step {step}/{self._steps}  loss {loss}  {rate} tokens/s  {left:.0f} s left")
+            self.say(self._line(step, figures))
             self._next_line = step + self._steps // LINES
 
     def evaluated(self, record: Mapping[str, Any]) -> None:
         """After an evaluation on held-out text."""
         self.say(f"step {record['step']}/{self._steps}  held-out loss {record['holdout_loss']:.4f}")
+
+    def _line(self, step: int, figures: str) -> str:
+        """Where training is; the time left follows from the steps taken by this process, not by an earlier one."""
+        left = (time.perf_counter() - self._started) / (step - self._begun) * (self._steps - step)
+        return f"step {step}/{self._steps}  {figures}  {duration(left)} left"
