@@ -243,7 +243,8 @@ def test_an_interruption_while_modules_load_leaves_no_traceback(tmp_path):
 def test_a_reader_that_has_gone_is_no_error(tmp_path):
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-m", "limbeck", "--version"], stdout=write, stderr=subprocess.PIPE)
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # otherwise argparse itself meets the closed pipe, and passes over it
+    done = subprocess.run([sys.executable, "-m", "limbeck", "--version"], stdout=write, stderr=subprocess.PIPE, env=buffered)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
 

@@ -131,10 +131,10 @@ def test_a_resumed_run_goes_on_in_the_same_tracker_run(tracker, arguments, tmp_p
     """It ends between two checkpoints, so that steps are taken again; the tracker ends properly and keeps the identity."""
     take_step = loop.Loop._step
 
-    def stop_at_the_sixth(self, step):
-        if step == 5:
+    def stop_at_the_sixth(self, size):
+        if self.progress.step == 5:
             raise KeyboardInterrupt
-        return take_step(self, step)
+        return take_step(self, size)
 
     monkeypatch.setattr(loop.Loop, "_step", stop_at_the_sixth)
     arguments += ["--trackers", tracker]

@@ -25,7 +25,7 @@ from limbeck.text import one_line
 
 LENGTHS = {"steps", "tokens", "epochs"}
 """Ways of saying how long to train; a flag for one overrides whichever the recipe file has."""
-REPEATED = {"corpus": "PATH", "trackers": "TRACKER"}
+REPEATED = {"corpus": "PATH", "trackers": "TRACKER", "corpus_weights": "WEIGHT"}
 """What stands in the help for each value of a flag that takes several."""
 DONE, CHECK_FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 

@@ -57,9 +57,9 @@ class Recipe:
     corpus: Annotated[list[Text], BeforeValidator(_paths), Field(min_length=1)]
     """text, JSON lines or Parquet, each also .gz or .zst, folders of them, saved data sets, what limbeck prepare wrote, or
     datasets:NAME; in text a line is a unit and blank lines separate documents"""
-    corpus_weights: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] | None = None
+    corpus_weights: Annotated[list[Annotated[Number, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] | None = None
     """share of the tokens that comes of each corpus, in proportion; without it each text is seen once an epoch"""
-    corpus_alpha: Annotated[float, Field(ge=0, le=1)] | None = None
+    corpus_alpha: Annotated[Number, Field(ge=0, le=1)] | None = None
     """weigh each corpus by its size to this power, as for languages: 1 as large as they are, 0 all alike"""
     text_column: Annotated[str, Field(min_length=1)] = "text"
     """where the text stands in JSON lines, Parquet and data sets"""
@@ -74,7 +74,7 @@ class Recipe:
     packing: Literal["auto", "full", "pairs", "single"] = "auto"
     """full: units fill sequences; pairs: the same, split in two segments; single: a unit a sequence; auto: pairs where the
     teacher has two segments, else full"""
-    long_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    long_fraction: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     """share of the tokens that is packed to the model's full length, so that positions beyond max_length are trained"""
     batch_size: PositiveInt = 32
     """sequences in an optimiser step, over all processes"""
