@@ -83,6 +83,8 @@ def wandb_records(file):
             place += 2**15 - place % 2**15
             continue
         length, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + length > len(data):
+            return  # it is being written
         record += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # the whole record, or its end
