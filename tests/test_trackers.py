@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -77,11 +78,13 @@ def tensorboard_values(run):
 def wandb_records(file):
     """What W&B wrote to its file, in LevelDB's log format: blocks of 32 KiB, of pieces with a checksum, length and kind."""
     data, place, record = file.read_bytes(), len(":W&B") + 3, b""
-    while place < len(data):
+    while place + 7 <= len(data):
         if 2**15 - place % 2**15 < 7:
             place += 2**15 - place % 2**15
             continue
         length, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + length > len(data):
+            return  # it is being written
         record += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # the whole record, or its end
@@ -89,12 +92,22 @@ def wandb_records(file):
             record = b""
 
 
-def wandb_values(run):
+def wandb_run(file):
+    """The records of a run that has ended; W&B's own process may write the last of them a moment later."""
     from wandb.proto.wandb_internal_pb2 import Record
 
+    for _ in range(300):
+        records = [Record.FromString(record) for record in wandb_records(file)]
+        if records and records[-1].WhichOneof("record_type") == "exit":
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"{file} has no end")
+
+
+def wandb_values(run):
     values, runs = {}, set()
     for file in sorted((run / "trackers" / "wandb").glob("offline-run-*/*.wandb")):
-        for record in map(Record.FromString, wandb_records(file)):
+        for record in wandb_run(file):
             if record.WhichOneof("record_type") == "run":
                 runs.add(record.run.run_id)
                 settings = {item.key: json.loads(item.value_json) for item in record.run.config.update}
