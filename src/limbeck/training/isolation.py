@@ -14,8 +14,7 @@ def isolated(device: torch.device) -> Iterator[None]:
     """Give the caller's random state back afterwards; `no_grad`, inference mode and autocast of his do not apply inside."""
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        torch.inference_mode(mode=False),
-        torch.enable_grad(),
+        torch.inference_mode(mode=False),  # which turns gradients on as well
         # An outer autocast keeps the inner ones' cast weights beyond the step that changes the weights, so none are kept.
         torch.autocast("cpu", enabled=False, cache_enabled=False),
         torch.autocast(device.type, enabled=False, cache_enabled=False),
