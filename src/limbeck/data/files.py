@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from os.path import realpath
 from pathlib import Path
 from typing import Literal
 
@@ -52,10 +53,10 @@ def corpus_files(paths: Iterable[str | Path]) -> list[CorpusFile]:
     Raises:
         UserError: a path does not exist or is no regular file, or a folder cannot be read or holds no such file.
     """
-    files: dict[Path, CorpusFile] = {}
+    files: dict[str, CorpusFile] = {}
     for path in paths:
         for file in _found(path):
-            files.setdefault(file.path.resolve(), file)
+            files.setdefault(realpath(file.path), file)
     return list(files.values())
 
 
