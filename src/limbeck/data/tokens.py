@@ -111,12 +111,15 @@ class Shard:
         return cls(ids, lengths, numbers, empty, unknown, _digest(ids, lengths, numbers, _counts(empty, unknown)))
 
     def save(self, path: Path, **notes: str) -> None:
-        """Write the shard as a safetensors file, whole or not at all; notes go into its header."""
+        """Write the shard as a safetensors file, whole or not at all; notes go into its header.
+
+        The same shard gives the same bytes; to that end the header has one entry, since safetensors shuffles entries.
+        """
         arrays = [self.ids, self.lengths, self.documents, _counts(self.empty, self.unknown)]
         header = {"format": FORMAT, "digest": self.digest, **notes}
         temporary = path.with_name(f".tmp-{path.name}")
         try:
-            save_file(dict(zip(ARRAYS, arrays, strict=True)), temporary, metadata=header)
+            save_file(dict(zip(ARRAYS, arrays, strict=True)), temporary, metadata={"shard": json.dumps(header)})
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -130,7 +133,7 @@ class Shard:
         """
         try:
             with safe_open(path, framework="numpy") as file:
-                header = file.metadata() or {}
+                header = json.loads((file.metadata() or {})["shard"])
             sections = [_section(path, name) for name in ARRAYS]
             ids, lengths, documents, counts = _mapped(path, sections)
             shard = cls(ids, lengths, documents, int(counts[0]), int(counts[1]), header["digest"])
