@@ -1,109 +1,19 @@
-"""From units to batches: nothing is lost, cut or joined that should not be, and every batch follows from its position."""
+"""Packing: nothing is lost, cut or joined that should not be, and hardly a position stays empty."""
 
 import random
 from dataclasses import dataclass
-from itertools import chain, groupby, islice, pairwise
-from types import SimpleNamespace
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
-from limbeck.data import tokens as tokens_module
-from limbeck.data.batches import PackedSource, Special, on_device, valid_tokens
-from limbeck.data.packing import Piece, pack_full
-from limbeck.data.text import Unit, read_units
-from limbeck.data.tokens import Tokens, tokenize
-
-# Tokenising
-
-
-def units(*texts):
-    return [Unit(text, document) for document, text in enumerate(texts)]
-
-
-def pieces(tokens):
-    """The ids of each unit."""
-    return [ids.tolist() for ids in np.split(tokens.ids, tokens.offsets[1:-1])]
-
-
-def word_tokenizer(vocabulary):
-    """A tokenizer that knows whole words only, with the ids it is given."""
-    backend = Tokenizer(models.WordLevel({"[UNK]": 0, **vocabulary}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
-
-
-def test_units_become_the_tokenizers_own_tokens_without_special_ones(tiny_tokenizer):
-    texts = ["The copper still", "vapours, dropping slowly", "Zürich 1920 ☃", "a still in the text"]
-    tokens = tokenize(units(*texts), tiny_tokenizer)
-    assert pieces(tokens) == [tiny_tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    assert tokens.documents.tolist() == [0, 1, 2, 3]
-    assert tokens.lengths.tolist() == [len(piece) for piece in pieces(tokens)]
-
-
-def test_a_special_token_written_in_a_text_is_text(tiny_tokenizer):
-    (written,) = pieces(tokenize(units("copper [SEP] still [PAD]"), tiny_tokenizer))
-    assert not {tiny_tokenizer.sep_token_id, tiny_tokenizer.pad_token_id} & set(written)
-    assert written[0] == tiny_tokenizer.convert_tokens_to_ids("copper")
-
-
-def test_limits_that_a_tokenizer_file_asks_for_do_not_apply(minilm):
-    file = Tokenizer.from_file(str(minilm / "tokenizer.json"))
-    assert file.truncation["max_length"] == 128
-    assert file.padding is not None
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    texts = ["still " * 500, "short"]
-    before = tokenizer.backend_tokenizer.to_str()
-    assert pieces(tokenize(units(*texts), tokenizer)) == [[2145] * 500, [2460]]
-    assert tokenizer.backend_tokenizer.to_str() == before
-
-
-@pytest.mark.parametrize(("highest", "dtype"), [(65_535, np.uint16), (65_536, np.uint32)])
-def test_ids_are_16_bits_wide_only_if_the_whole_vocabulary_fits(highest, dtype):
-    tokenizer = word_tokenizer({f"w{number}": number for number in range(1, highest + 1)})
-    assert tokenize(units("w1"), tokenizer).ids.dtype == dtype
-
-
-def test_high_ids_stay_what_they_are_even_in_a_vocabulary_with_gaps():
-    vocabulary = {"one": 65_535, "two": 65_536, "three": 119_546, "four": 250_001}
-    tokens = tokenize(units("one two three four"), word_tokenizer(vocabulary))
-    assert pieces(tokens) == [list(vocabulary.values())]
-
-
-def test_units_without_a_token_are_dropped_and_counted(tiny_tokenizer):
-    nothing = "\u200b\x01"
-    tokens = tokenize(units("one", nothing, "two", nothing), tiny_tokenizer)
-    assert tokens.empty == 2
-    assert len(tokens) == 2
-    assert tokens.documents.tolist() == [0, 2]
-    assert tokens.lengths.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("texts", [[], ["\u200b", "\u200b"]])
-def test_a_corpus_without_a_token_is_refused(tiny_tokenizer, refused, texts):
-    with refused("no text", "check the files"):
-        tokenize(units(*texts), tiny_tokenizer)
-
-
-def test_a_slow_tokenizer_is_refused(refused):
-    with refused("not a fast tokenizer", "tokenizer.json"):
-        tokenize(units("one"), SimpleNamespace(is_fast=False))
-
-
-def test_how_many_units_are_tokenised_at_a_time_changes_nothing(tiny_tokenizer, monkeypatch):
-    texts = units("one", "\u200b", "two new", "first", "light and water")
-    whole = tokenize(texts, tiny_tokenizer)
-    monkeypatch.setattr(tokens_module, "BATCH_UNITS", 2)
-    parts = tokenize(iter(texts), tiny_tokenizer)
-    assert pieces(parts) == pieces(whole)
-    assert parts.documents.tolist() == whole.documents.tolist()
-    assert parts.empty == whole.empty
-
-
-# Packing
+from limbeck.data.batches import Frame
+from limbeck.data.corpora import Layout
+from limbeck.data.files import corpus_files
+from limbeck.data.packing import LOOKAHEAD, TOLERATED, Piece, pack, pack_full, pack_single
+from limbeck.data.text import read_units
+from limbeck.data.tokens import Shard, Tokens, tokenize
 
 
 @dataclass(frozen=True)
@@ -130,7 +40,10 @@ class Case:
         return f"seed{self.seed}"
 
     def blocks(self):
-        return list(pack_full(self.lengths, self.documents, self.body))
+        return self.pack(self.documents)
+
+    def pack(self, documents):
+        return list(pack_full(self.lengths, documents, self.body))
 
     def continues(self, before, after):
         """Whether one piece takes up the text exactly where the other leaves it."""
@@ -165,15 +78,28 @@ def test_no_block_is_empty_or_longer_than_its_body(case):
 
 
 @every_case
-def test_only_units_longer_than_a_block_are_cut_and_they_go_on_in_the_next(case):
+def test_a_cut_unit_fills_its_block_and_goes_on_in_the_next(case):
     for block, following in pairwise([*case.blocks(), []]):
         for place, piece in enumerate(block):
             end = piece.start + piece.length
             if end < case.lengths[piece.unit]:
-                assert case.lengths[piece.unit] > case.body
                 assert place == len(block) - 1
                 assert used(block) == case.body
                 assert (following[0].unit, following[0].start) == (piece.unit, end)
+
+
+@every_case
+def test_a_unit_that_would_fit_a_block_is_cut_only_for_a_gap_that_none_fills_and_that_is_not_tolerated(case):
+    blocks = case.blocks()
+    later = []
+    for block in reversed(blocks):
+        *_, last = block
+        length = case.lengths[last.unit]
+        if length <= case.body and last.start + last.length < length:
+            room = last.length + last.separated
+            assert room > case.body // TOLERATED
+            assert not any(case.lengths[unit] <= room - 1 or (case.lengths[unit] > case.body and room > 1) for unit in later)
+        later.extend(piece.unit for piece in block if piece.start == 0)
 
 
 @every_case
@@ -200,13 +126,21 @@ def test_the_first_unit_not_yet_begun_comes_next_wherever_it_fits(case):
 
 
 @every_case
-def test_no_gap_is_left_that_a_later_unit_would_fill(case):
-    blocks = case.blocks()
-    later = []
-    for block in reversed(blocks):
-        room = case.body - used(block) - 1
-        assert not any(case.lengths[unit] <= room or (case.lengths[unit] > case.body and room > 0) for unit in later)
-        later.extend(piece.unit for piece in block if piece.start == 0)
+def test_no_block_but_the_last_has_a_gap_of_more_than_is_tolerated(case):
+    *blocks, _ = case.blocks()
+    assert all(case.body - used(block) <= max(1, case.body // TOLERATED) for block in blocks)
+
+
+def test_a_gap_is_filled_by_the_longest_unit_ahead_that_fits():
+    lengths = np.array([60, 80, 12, 38, 39, 41, 5])
+    blocks = list(pack_full(lengths, np.arange(7), body=100))
+    assert [piece.unit for piece in blocks[0]] == [0, 4]
+    assert [(piece.unit, piece.start) for block in blocks[1:] for piece in block] == [(1, 0), (2, 0), (6, 0), (3, 0), (5, 0)]
+
+
+def test_units_too_far_ahead_do_not_fill_a_gap():
+    lengths = np.array([60, 80, *[90] * LOOKAHEAD, 39])
+    assert [piece.unit for piece in next(pack_full(lengths, np.arange(len(lengths)), body=100))] == [0, 1]
 
 
 def test_units_of_one_document_that_fit_make_one_block_of_running_text():
@@ -221,119 +155,58 @@ def test_documents_that_share_a_block_are_separated():
     ]
 
 
-@pytest.mark.parametrize(
-    ("file", "length"), [("text/en/classic_books.txt.gz", 128), ("text/en/wikipedia_vital_articles.txt.gz", 512)]
-)
-def test_real_text_leaves_hardly_a_position_empty(real_data, minilm, file, length):
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    source = PackedSource(tokenize(islice(read_units([real_data / file]), 4_000), tokenizer), Special.of(tokenizer), length, 0)
-    assert source.tokens / (len(source) * length) >= 0.98
+@every_case
+def test_single_packing_gives_each_unit_blocks_of_its_own_as_full_as_can_be(case):
+    blocks = list(pack_single(case.lengths, case.body))
+    assert all(len(block) == 1 for block in blocks)
+    for unit, length in enumerate(case.lengths.tolist()):
+        own = [block[0] for block in blocks if block[0].unit == unit]
+        assert [piece.start for piece in own] == list(range(0, length, case.body))
+        assert [piece.length for piece in own] == [min(case.body, length - piece.start) for piece in own]
+    assert [block[0].unit for block in blocks] == sorted(block[0].unit for block in blocks)
 
 
-# Batches
+@pytest.mark.parametrize("packing", ["full", "pairs", "single"])
+@every_case
+def test_packed_blocks_are_the_pieces_of_the_corpus(case, packing):
+    """Units of which every other one was taken out, so that places in the corpus are not those in the blocks."""
+    lengths = np.repeat(case.lengths, 2)
+    ids = np.arange(lengths.sum(), dtype=np.uint32)
+    shard = Shard(ids, lengths.astype(np.uint32), np.repeat(case.documents, 2).astype(np.uint32), 0, 0, "")
+    tokens = Tokens.of([shard]).chosen(np.arange(len(lengths)) % 2 == 1)
+    packed = pack(tokens, packing, case.body)
+    blocks = list(pack_single(tokens.lengths, case.body) if packing == "single" else case.pack(tokens.documents))
+    assert len(packed) == len(blocks)
+    assert packed.sizes.tolist() == [used(block) for block in blocks]
+    for block, first, end in zip(blocks, packed.blocks, packed.blocks[1:], strict=False):
+        assert packed.starts[first:end].tolist() == [tokens.offsets[piece.unit] + piece.start for piece in block]
+        assert packed.lengths[first:end].tolist() == [piece.length for piece in block]
+        assert packed.separated[first:end].tolist() == [piece.separated for piece in block]
 
-SPECIAL = Special(begin=1, end=2, pad=0)
 
-
-@pytest.fixture
-def tokens():
-    """A random corpus in which every token has an id of its own."""
+@pytest.mark.parametrize("length", [32, 128, 512])
+@pytest.mark.parametrize("kind", [(10, 30), (60, 90), (100, 140), (123, 123), (1, 1000)])
+def test_whatever_the_units_lengths_at_least_98_of_100_positions_are_real(kind, length):
     draw = np.random.default_rng(0)
-    offsets = np.concatenate([[0], np.cumsum(draw.integers(1, 31, size=200))])
-    documents = np.cumsum(draw.random(200) < 0.2)
-    return Tokens(np.arange(10, 10 + offsets[-1], dtype=np.uint32), offsets, documents, empty=0)
+    lengths = draw.integers(kind[0], kind[1], size=5_000, endpoint=True)
+    blocks = list(pack_full(lengths, np.cumsum(draw.random(5_000) < 0.5), length - 2))
+    assert sum(map(used, blocks)) + 2 * len(blocks) >= 0.98 * length * (len(blocks) - 1)
 
 
-@pytest.fixture
-def make_source(tokens):
-    """Pack the corpus into blocks of 16 or fewer."""
-
-    def make(seed=0, max_length=16):
-        return PackedSource(tokens, SPECIAL, max_length, seed)
-
-    return make
-
-
-def test_examples_follow_from_the_position_alone(make_source):
-    source = make_source()
-    total = 3 * len(source) + 5
-    whole = source.examples(0, total)
-    for size in (1, 7, 32, len(source), len(source) + 1):
-        parts = [source.examples(first, min(size, total - first)) for first in range(0, total, size)]
-        assert list(chain.from_iterable(parts)) == whole
-    draw = random.Random(0)
-    for _ in range(100):
-        first = draw.randrange(total)
-        reader = draw.choice([source, make_source()])
-        assert reader.examples(first, 9)[: total - first] == whole[first : first + 9]
-
-
-def test_each_epoch_gives_each_example_once_and_in_another_order(make_source):
-    source = make_source()
-    epochs = [source.examples(epoch * len(source), len(source)) for epoch in range(4)]
-    assert all(sorted(epoch) == list(range(len(source))) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
-
-
-def test_another_seed_gives_another_order(make_source):
-    source = make_source()
-    assert make_source(seed=0).examples(0, len(source)) == source.examples(0, len(source))
-    assert make_source(seed=1).examples(0, len(source)) != source.examples(0, len(source))
-
-
-@pytest.mark.parametrize("max_length", [4, 16, 50])
-def test_the_blocks_hold_the_whole_corpus_between_begin_and_end(make_source, tokens, max_length):
-    source = make_source(max_length=max_length)
-    rows = [
-        row[valid] for batch in source.in_order(8) for row, valid in zip(batch["input_ids"], valid_tokens(batch), strict=True)
-    ]
-    assert len(rows) == len(source)
-    assert all(len(row) <= max_length for row in rows)
-    assert all(row[0] == SPECIAL.begin and row[-1] == SPECIAL.end for row in rows)
-    assert all(SPECIAL.begin not in row[1:] and SPECIAL.pad not in row for row in rows)
-    held = sorted(int(token) for row in rows for token in row if token >= 10)
-    assert held == tokens.ids.tolist()
-    assert source.tokens == sum(len(row) for row in rows)
-
-
-def test_one_separator_stands_wherever_the_text_in_a_block_does_not_go_on(make_source, tokens):
-    documents = dict(zip(tokens.ids.tolist(), np.repeat(tokens.documents, tokens.lengths).tolist(), strict=True))
-    for batch in make_source().in_order(1):
-        body = batch["input_ids"][0, 1:-1].tolist()
-        runs = [list(run) for separator, run in groupby(body, lambda token: token == SPECIAL.end) if not separator]
-        assert body.count(SPECIAL.end) == len(runs) - 1
-        assert all(after == before + 1 for run in runs for before, after in pairwise(run))
-        assert all(after[0] != before[-1] + 1 or documents[after[0]] != documents[before[-1]] for before, after in pairwise(runs))
-
-
-def test_collating_pads_on_the_right_and_masks_only_what_is_padded(make_source):
-    source = make_source()
-    lengths = [source.collate([example])["input_ids"].shape[1] for example in range(len(source))]
-    shorter = lengths.index(min(lengths))
-    full = [example for example, length in enumerate(lengths) if length == max(lengths)][:2]
-    assert lengths[shorter] < lengths[full[0]]
-
-    even = source.collate(full)
-    assert set(even) == {"input_ids"}
-    assert even["input_ids"].dtype == torch.int64
-
-    batch = source.collate([full[0], shorter])
-    alone = source.collate([shorter])["input_ids"][0]
-    assert set(batch) == {"input_ids", "attention_mask"}
-    assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, max(lengths))
-    assert torch.equal(batch["input_ids"][0], even["input_ids"][0])
-    assert torch.equal(batch["input_ids"][1, : len(alone)], alone)
-    assert (batch["input_ids"][1, len(alone) :] == SPECIAL.pad).all()
-    assert batch["attention_mask"].sum(dim=1).tolist() == [max(lengths), len(alone)]
-    assert torch.equal(batch["attention_mask"][1], torch.arange(max(lengths)) < len(alone))
-
-
-def test_a_batch_moves_to_a_device_as_a_whole(make_source, device):
-    batch = on_device(make_source().collate([0, 1, 2]), device)
-    assert all(tensor.device.type == device.type for tensor in [*batch.values(), valid_tokens(batch)])
-
-
-def test_a_tokenizer_without_the_tokens_that_frame_a_block_is_refused(tiny_tokenizer, refused):
-    assert Special.of(tiny_tokenizer) == Special(begin=2, end=3, pad=0)
-    with refused("[CLS]"):
-        Special.of(word_tokenizer({"one": 1}))
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [
+        ("classic_books.txt.gz", [128]),
+        ("sentences.txt.gz", [128]),
+        ("state_union.txt.gz", [128]),
+        ("wikipedia_passages.txt.gz", [128]),
+        ("wikipedia_vital_articles.txt.gz", [128, 512]),
+        ("wikitext-2/wiki.valid.tokens.gz", [128]),
+    ],
+)
+def test_real_text_leaves_hardly_a_position_empty(real_data, minilm, name, lengths):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokens = tokenize(islice(read_units(corpus_files([real_data / "text" / "en" / name])), 4_000), tokenizer)
+    for length in lengths:
+        source = Layout(Frame.of(tokenizer), "full", length, seed=0).source([tokens])
+        assert source.real_share >= 0.98

@@ -67,7 +67,8 @@ class Frame:
         begin, end, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
         if begin is None or end is None or pad is None:
             raise UserError("The tokenizer has no [CLS], [SEP] or padding token; an encoder's tokenizer has all three.")
-        return cls(begin, end, pad, max(1, tokenizer("", "")["input_ids"].count(end) - 1))
+        pair = tokenizer("a", "a")["input_ids"]  # two empty texts would count as one
+        return cls(begin, end, pad, max(1, pair.count(end) - 1))
 
     def width(self, packing: Packing) -> int:
         """How many tokens of a sequence frame its text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,9 +84,9 @@ def open_tokens(paths: Sequence[str], reading: Reading, without: Sequence[str] =
     Raises:
         UserError: a path is wrong, text cannot be read, or nothing comes of it.
     """
-    left_out = {path.resolve() for path in _places(without)}
-    prepared = [folder for path in paths if is_prepared(path) and (folder := Path(path).expanduser()).resolve() not in left_out]
-    files = [file for file in corpus_files(p for p in paths if not is_prepared(p)) if file.path.resolve() not in left_out]
+    left_out = {realpath(path) for path in _places(without)}
+    prepared = [folder for path in paths if is_prepared(path) and realpath(folder := Path(path).expanduser()) not in left_out]
+    files = [file for file in corpus_files(p for p in paths if not is_prepared(p)) if realpath(file.path) not in left_out]
     parts = [_prepared(folder, reading.tokenizer) for folder in prepared]
     if files:
         parts.append(_cached(files, reading))

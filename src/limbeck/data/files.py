@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from os.path import realpath
 from pathlib import Path
 from typing import Literal
 
@@ -47,15 +48,15 @@ def corpus_files(paths: Iterable[str | Path]) -> list[CorpusFile]:
     """The files that the paths name, each once and in the order given.
 
     A path is a file (text, unless its name says JSON lines or Parquet), a folder of such files, a folder that `datasets`
-    saved, or ``datasets:NAME[:CONFIGURATION[:SPLIT]]`` for a data set on the hub. Hidden files are passed over.
+    saved, or ``datasets:NAME[:CONFIGURATION[:SPLIT]]`` for a data set on the hub. What is hidden in a folder is passed over.
 
     Raises:
         UserError: a path does not exist or is no regular file, or a folder cannot be read or holds no such file.
     """
-    files: dict[Path, CorpusFile] = {}
+    files: dict[str, CorpusFile] = {}
     for path in paths:
         for file in _found(path):
-            files.setdefault(file.path.resolve(), file)
+            files.setdefault(realpath(file.path), file)
     return list(files.values())
 
 
@@ -88,8 +89,8 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
         return _saved_splits(folder)
     if (folder / "state.json").is_file():
         return _saved(folder)
-    named = sorted(file for file in folder.rglob("*") if not file.name.startswith("."))
-    files = [CorpusFile(file, kind) for file in named if (kind := _kind(file)) and (file.is_file() or file.is_symlink())]
+    named = sorted(file for file in folder.rglob("*") if file.is_file() or (file.is_symlink() and not file.exists()))
+    files = [CorpusFile(file, kind) for file in named if (kind := _kind(file)) and not _hidden(file.relative_to(folder))]
     if not files:
         kinds = ", ".join(SUFFIXES)
         raise UserError(
@@ -97,6 +98,10 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
             "name the files themselves."
         )
     return files
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _saved_splits(folder: Path) -> list[CorpusFile]:
@@ -123,6 +128,8 @@ def _hub_files(name: str) -> list[CorpusFile]:
         raise UserError(f"{HUB}{name} needs a package that is missing: pip install 'limbeck[data]'.") from error
     path, _, rest = name.partition(":")
     configuration, _, split = rest.partition(":")
+    if "[" in split:  # the cached files hold the whole split
+        raise UserError(f"{HUB}{name} names a part of a split; save it with save_to_disk and name the folder.")
     try:
         loaded = datasets.load_dataset(path, configuration or None, split=split or "train")
     except Exception as error:  # whatever datasets and the network make of a name that anyone may have typed

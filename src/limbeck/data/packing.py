@@ -64,7 +64,7 @@ def pack_full(lengths: NDArray[np.int64], documents: NDArray[np.int64], body: in
             waiting += [rest, filler]
             continue
         taken = min(left, room - separator)
-        if fits or taken > (0 if length > body else body // TOLERATED):
+        if taken > 0 and (fits or length > body or room > body // TOLERATED):
             block.append(Piece(rest.unit, rest.start, taken, bool(separator)))
             room -= separator + taken
             if taken < left:

@@ -27,9 +27,12 @@ from limbeck.data.tokens import FORMAT, BrokenShard, PlainTokenizer, Shard, Toke
 from limbeck.errors import UserError
 
 INDEX = "index.json"
+SHARDS = "shard-*.safetensors"
 LOCK = ".lock"
 SHARD_CHARACTERS = 1 << 23
 """About how much text goes into a shard."""
+UNIT_CHARACTERS = 64
+"""How many characters a unit counts for beside its text, so that many short ones take no more memory than few long ones."""
 BYTES_A_CHARACTER = 0.6
 """About how much room the tokens of a byte of text take, in 16 bits; twice that in 32."""
 UNPACKED = 4
@@ -65,7 +68,8 @@ class Corpus:
 def prepare(corpus: Corpus, folder: Path, read: Callable[[int], None] | None = None) -> Tokens:
     """Tokenise a corpus into a folder, or open it if that was done before; interrupted work goes on.
 
-    Several processes may prepare the same folder; one does the work and the others wait.
+    A folder prepared from other text, or with another tokenizer, is prepared anew. Several processes may prepare the same
+    folder; one does the work and the others wait.
 
     Args:
         corpus: what to tokenise.
@@ -73,8 +77,7 @@ def prepare(corpus: Corpus, folder: Path, read: Callable[[int], None] | None = N
         read: hears how many more bytes of the corpus's files were read.
 
     Raises:
-        UserError: the folder was prepared from other text, text cannot be read, nothing comes of it, or too little room
-            is left on the disk.
+        UserError: text cannot be read, nothing comes of it, or too little room is left on the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
@@ -133,7 +136,11 @@ def read_index(folder: Path) -> dict[str, Any]:
 def is_prepared(path: str | Path) -> bool:
     """Whether a path is a folder that `prepare` wrote, whole or not."""
     folder = Path(path).expanduser()
-    return (folder / INDEX).is_file() or (folder / _name(0)).is_file()
+    try:
+        read_index(folder)
+    except BrokenShard:
+        return any(folder.glob(SHARDS))
+    return True
 
 
 def _shards(corpus: Corpus, folder: Path, read: Callable[[int], None] | None) -> Iterator[Shard]:
@@ -158,7 +165,7 @@ def _stretches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
     characters = 0
     for unit in units:
         stretch.append(unit)
-        characters += len(unit.text)
+        characters += len(unit.text) + UNIT_CHARACTERS
         if characters >= SHARD_CHARACTERS:
             yield stretch
             stretch, characters = [], 0
@@ -184,9 +191,9 @@ def _name(number: int) -> str:
 
 
 def _remove_others(folder: Path, count: int) -> None:
-    """Remove shards of a longer corpus that was begun here before."""
+    """Remove shards of a longer corpus that was begun here before, and what a killed process left half-written."""
     kept = {_name(number) for number in range(count)}
-    for shard in folder.glob("shard-*.safetensors"):
+    for shard in folder.glob(f"*{SHARDS}"):
         if shard.name not in kept:
             shard.unlink()
 
@@ -209,7 +216,8 @@ def _write_index(folder: Path, corpus: Corpus, shards: list[Shard]) -> None:
 
 
 def _check_room(corpus: Corpus, folder: Path) -> None:
-    needed, free = corpus.expected_bytes(), shutil.disk_usage(folder).free
+    there = sum(shard.stat().st_size for shard in folder.glob(SHARDS))
+    needed, free = corpus.expected_bytes() - there, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
             f"The tokens of the corpus need about {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB left; prepare "

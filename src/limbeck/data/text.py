@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_SKIPPED = b"\x2a\x4d\x18"
+"""What follows the first byte, 0x50 to 0x5f, of a frame without content; pzstd begins its files with one."""
+ZSTD_WINDOW = 1 << 31
+"""The largest window of zstd, 2 GiB, which files made with --long=31 have."""
 ROWS = 256
 """Rows of a table that are read at a time."""
 
@@ -31,7 +35,7 @@ Line: TypeAlias = "tuple[str, bool]"
 """A unit's text, and whether a document begins with it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A line of text and the number of the document it stands in."""
 
@@ -90,8 +94,9 @@ def _read_parquet(path: Path, column: str, read: Callable[[int], None]) -> Itera
 
         with pyarrow.parquet.ParquetFile(path) as file:
             _check_column(path, column, file.schema_arrow.names)
+            row_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
             batches = file.iter_batches(batch_size=ROWS, columns=[column])
-            yield from _rows(path, column, batches, path.stat().st_size / max(1, file.metadata.num_rows), read)
+            yield from _rows(path, column, ((batch, row_bytes * batch.num_rows) for batch in batches), read)
 
 
 def _read_arrow(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
@@ -100,17 +105,22 @@ def _read_arrow(path: Path, column: str, read: Callable[[int], None]) -> Iterato
 
         with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
             _check_column(path, column, stream.schema.names)
-            batches = (batch.select([column]) for batch in stream)
-            yield from _rows(path, column, batches, 0.0, read)
+            yield from _rows(path, column, ((batch.select([column]), batch.nbytes) for batch in stream), read)
 
 
-def _rows(path: Path, column: str, batches: Iterable[Any], row_bytes: float, read: Callable[[int], None]) -> Iterator[Line]:
+def _rows(path: Path, column: str, batches: Iterable[tuple[Any, float]], read: Callable[[int], None]) -> Iterator[Line]:
+    """The units of batches of one column, which come with the bytes of the file that they took."""
     number = 0
-    for batch in batches:
-        for value in batch.column(0).to_pylist():
+    for batch, size in batches:
+        for scalar in batch.column(0):
             number += 1
-            yield from _row(value, f"{path}, row {number}", column)
-        read(round(batch.num_rows * row_bytes))
+            place = f"{path}, row {number}"
+            try:
+                value = scalar.as_py()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{place}: not UTF-8 text ({error.reason}); convert the file to UTF-8.") from error
+            yield from _row(value, place, column)
+        read(round(size))
 
 
 READERS: dict[Kind, Callable[[Path, str, Callable[[int], None]], Iterator[Line]]] = {
@@ -125,8 +135,18 @@ def _row(value: object, place: str, column: str) -> Iterator[Line]:
     """The units of one row's text; a row without any gives one empty unit, which is dropped and counted later."""
     if value is not None and not isinstance(value, str):
         raise UserError(f"{place}: {column!r} holds {str(value)[:40]!r}, which is no text; name the text with --text-column.")
+    if value and not _encodable(value):
+        raise UserError(f"{place}: {column!r} holds half of a surrogate pair, which is no character; mend or drop the row.")
     lines = [text for line in (value or "").split("\n") if (text := line.strip())] or [""]
     yield from ((text, place == 0) for place, text in enumerate(lines))
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_column(path: Path, column: str, columns: list[str]) -> None:
@@ -173,7 +193,7 @@ def _unpacked(raw: BufferedReader, path: Path) -> IO[bytes]:
     magic = raw.peek(4)[:4]
     if magic[:2] == GZIP_MAGIC:
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
-    if magic == ZSTD_MAGIC:
+    if magic == ZSTD_MAGIC or (magic[1:] == ZSTD_SKIPPED and magic[0] >> 4 == 5):
         return BufferedReader(_Zstd(raw, path))
     return raw
 
@@ -187,7 +207,7 @@ class _Zstd(RawIOBase):
         except ImportError as error:
             raise UserError(f"{path} needs a package that is missing: pip install 'limbeck[data]'.") from error
         self._raw, self._zstandard = raw, zstandard
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._frame = self._next_frame()
         self._inside = False
         self._packed, self._plain = b"", memoryview(b"")
 
@@ -217,4 +237,7 @@ class _Zstd(RawIOBase):
         self._inside = not self._frame.eof
         if self._frame.eof:
             self._packed = self._frame.unused_data
-            self._frame = self._zstandard.ZstdDecompressor().decompressobj()
+            self._frame = self._next_frame()
+
+    def _next_frame(self) -> Any:
+        return self._zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()

@@ -35,6 +35,8 @@ BLOCK = 1 << 20
 """Bytes that are hashed at a time."""
 FORMAT = "limbeck-tokens-1"
 """The name of the shard format, which changes when its meaning does."""
+ARRAYS = ("ids", "lengths", "documents", "counts")
+"""The arrays of a shard's file; counts are the dropped units and the unknown tokens."""
 
 
 class PlainTokenizer:
@@ -89,7 +91,7 @@ class Shard:
     unknown: int
     """Tokens that stand for text the tokenizer does not know."""
     digest: str
-    """A hash of ids, lengths and documents."""
+    """A hash of all that."""
 
     @classmethod
     def of(cls, units: Sequence[Unit], tokenizer: PlainTokenizer) -> Shard:
@@ -105,14 +107,19 @@ class Shard:
         lengths = np.array([len(piece) for piece in pieces], dtype=np.uint32)
         numbers = np.array(documents, dtype=np.uint32)
         unknown = int((ids == tokenizer.unknown).sum()) if tokenizer.unknown is not None else 0
-        return cls(ids, lengths, numbers, len(units) - len(pieces), unknown, _digest(ids, lengths, numbers))
+        empty = len(units) - len(pieces)
+        return cls(ids, lengths, numbers, empty, unknown, _digest(ids, lengths, numbers, _counts(empty, unknown)))
 
     def save(self, path: Path, **notes: str) -> None:
-        """Write the shard as a safetensors file, whole or not at all; notes go into its header."""
-        header = {"format": FORMAT, "digest": self.digest, "empty": str(self.empty), "unknown": str(self.unknown), **notes}
+        """Write the shard as a safetensors file, whole or not at all; notes go into its header.
+
+        The same shard gives the same bytes; to that end the header has one entry, since safetensors shuffles entries.
+        """
+        arrays = [self.ids, self.lengths, self.documents, _counts(self.empty, self.unknown)]
+        header = {"format": FORMAT, "digest": self.digest, **notes}
         temporary = path.with_name(f".tmp-{path.name}")
         try:
-            save_file({"ids": self.ids, "lengths": self.lengths, "documents": self.documents}, temporary, metadata=header)
+            save_file(dict(zip(ARRAYS, arrays, strict=True)), temporary, metadata={"shard": json.dumps(header)})
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -126,10 +133,10 @@ class Shard:
         """
         try:
             with safe_open(path, framework="numpy") as file:
-                header = file.metadata() or {}
-            sections = [_section(path, name) for name in ("ids", "lengths", "documents")]
-            ids, lengths, documents = _mapped(path, sections)
-            shard = cls(ids, lengths, documents, int(header["empty"]), int(header["unknown"]), header["digest"])
+                header = json.loads((file.metadata() or {})["shard"])
+            sections = [_section(path, name) for name in ARRAYS]
+            ids, lengths, documents, counts = _mapped(path, sections)
+            shard = cls(ids, lengths, documents, int(counts[0]), int(counts[1]), header["digest"])
             digest = _file_digest(path, sections)
         except (OSError, SafetensorError, LookupError, ValueError, TypeError) as error:
             raise BrokenShard(f"{path} is missing or damaged ({' '.join(str(error).split())})") from error
@@ -138,6 +145,10 @@ class Shard:
         if digest != shard.digest:
             raise BrokenShard(f"{path} was altered")
         return shard
+
+
+def _counts(empty: int, unknown: int) -> NDArray[np.uint32]:
+    return np.array([empty, unknown], dtype=np.uint32)
 
 
 @dataclass(frozen=True)
