@@ -15,10 +15,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from limbeck.encoders.folders import RUN_RECIPE as RECIPE
-from limbeck.encoders.folders import RUN_STUDENT as STUDENT
+from limbeck.encoders.folders import RUN_RECIPE, RUN_STUDENT
 from limbeck.errors import CheckFailed, UserError
 
+STUDENT, RECIPE = RUN_STUDENT, RUN_RECIPE
 SUMMARY = "summary.json"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
