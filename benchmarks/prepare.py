@@ -71,12 +71,12 @@ def run_limbeck(text: Path, folder: Path, tokenizer: str) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     from limbeck.data.files import corpus_files
-    from limbeck.data.prepare import Corpus, prepare
+    from limbeck.data.prepare import Corpus, prepare_shards
     from limbeck.data.tokens import PlainTokenizer
 
     corpus = Corpus(tuple(corpus_files([text])), PlainTokenizer(AutoTokenizer.from_pretrained(tokenizer)), "text")
     before, start = peak(), time.perf_counter()
-    tokens = prepare(corpus, folder)
+    tokens = prepare_shards(corpus, folder)
     seconds = time.perf_counter() - start
     return {"seconds": seconds, "added_bytes": peak() - before, "peak_bytes": peak(), "tokens": int(tokens.lengths.sum())}
 
@@ -216,7 +216,8 @@ def as_markdown(results: dict[str, Any]) -> str:
             f"Killed with {kill['shards_when_killed']} of {kill['shards']} shards written, `prepare` took "
             f"{kill['seconds_to_finish']:.1f} s to finish, with {same} the uninterrupted run.",
             "",
-            f"{setting['processor']}; Python {setting['python']}, {versions}. For `datasets` memory is that of its largest process.",
+            f"{setting['processor']}; Python {setting['python']}, {versions}.",
+            "For `datasets` memory is that of its largest process.",
             "",
         ]
     )

@@ -7,7 +7,7 @@ import pytest
 from limbeck.data import corpora
 from limbeck.data.corpora import Reading, cache_folder, open_tokens
 from limbeck.data.files import corpus_files
-from limbeck.data.prepare import Corpus, prepare
+from limbeck.data.prepare import Corpus, prepare_shards
 from limbeck.data.tokens import PlainTokenizer
 from texts import pieces
 
@@ -45,7 +45,7 @@ def prepared(write, tmp_path, reading):
 
     def make(name, text):
         files = corpus_files([write(f"source of {name}", text)])
-        prepare(Corpus(tuple(files), reading.tokenizer, reading.column), tmp_path / name)
+        prepare_shards(Corpus(tuple(files), reading.tokenizer, reading.column), tmp_path / name)
         return str(tmp_path / name)
 
     return make

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from limbeck.data import prepare as module
 from limbeck.data.files import corpus_files
-from limbeck.data.prepare import Corpus, is_prepared, open_prepared, prepare
+from limbeck.data.prepare import Corpus, is_prepared, open_prepared, prepare_shards
 from limbeck.data.text import read_units
 from limbeck.data.tokens import BrokenShard, PlainTokenizer, Shard, Tokens, tokenize
 from texts import pieces, roberta_tokenizer
@@ -94,7 +95,7 @@ def names(folder):
 
 
 def test_prepared_text_is_the_tokens_of_the_text(corpus, tmp_path, tiny_tokenizer):
-    tokens = prepare(corpus(), tmp_path / "a")
+    tokens = prepare_shards(corpus(), tmp_path / "a")
     expected = tokenize(read_units(corpus().files), tiny_tokenizer)
     assert len(tokens.shards) > 5
     for found in (tokens, open_prepared(tmp_path / "a", PlainTokenizer(tiny_tokenizer))):
@@ -109,25 +110,26 @@ def test_prepared_text_is_the_tokens_of_the_text(corpus, tmp_path, tiny_tokenize
 def test_the_number_of_threads_changes_nothing(corpus, tmp_path, monkeypatch):
     for threads in (1, 2, 8, None):
         monkeypatch.setattr(os, "cpu_count", lambda threads=threads: threads)
-        prepare(corpus(), tmp_path / str(threads))
+        prepare_shards(corpus(), tmp_path / str(threads))
     assert len(names(tmp_path / "1")) > 5
     for threads in (2, 8, None):
         assert content(tmp_path / str(threads)) == content(tmp_path / "1")
 
 
 def test_prepared_text_is_neither_read_nor_tokenised_again(corpus, tmp_path, tokenised):
-    first = prepare(corpus(), tmp_path / "a")
+    first = prepare_shards(corpus(), tmp_path / "a")
     before, heard = content(tmp_path / "a"), []
     tokenised.clear()
-    assert prepare(corpus(), tmp_path / "a", heard.append).fingerprint == first.fingerprint
+    assert prepare_shards(corpus(), tmp_path / "a", lambda size: nullcontext(heard.append)).fingerprint == first.fingerprint
     assert (tokenised, heard) == ([], [])
     assert content(tmp_path / "a") == before
 
 
 def test_what_is_read_is_told_as_it_goes(corpus, tmp_path):
     heard = []
-    prepare(corpus(), tmp_path / "a", heard.append)
-    assert sum(heard) == corpus().bytes
+    expected = []
+    prepare_shards(corpus(), tmp_path / "a", lambda size: expected.append(size) or nullcontext(heard.append))
+    assert [sum(heard)] == expected == [corpus().bytes]
     assert len(heard) > 1
 
 
@@ -144,7 +146,7 @@ DAMAGE = {
 @pytest.mark.parametrize("index", [True, False])
 def test_only_damaged_shards_are_made_again(corpus, tmp_path, tokenised, tiny_tokenizer, damage, index):
     folder = tmp_path / "a"
-    fingerprint = prepare(corpus(), folder).fingerprint
+    fingerprint = prepare_shards(corpus(), folder).fingerprint
     whole = content(folder)
     for number in (1, 4):
         DAMAGE[damage](folder / f"shard-{number:06d}.safetensors")
@@ -153,7 +155,7 @@ def test_only_damaged_shards_are_made_again(corpus, tmp_path, tokenised, tiny_to
     with pytest.raises(BrokenShard):
         open_prepared(folder, PlainTokenizer(tiny_tokenizer))
     tokenised.clear()
-    assert prepare(corpus(), folder).fingerprint == fingerprint
+    assert prepare_shards(corpus(), folder).fingerprint == fingerprint
     assert len(tokenised) == 2
     assert content(folder) == whole
 
@@ -162,14 +164,14 @@ def test_only_damaged_shards_are_made_again(corpus, tmp_path, tokenised, tiny_to
     "text", ["", "{", "[]", "{}", '{"format": "limbeck-tokens-0", "key": "", "tokenizer": "", "shards": []}']
 )
 def test_a_damaged_index_is_written_again(corpus, tmp_path, tokenised, tiny_tokenizer, text):
-    prepare(corpus(), tmp_path / "a")
+    prepare_shards(corpus(), tmp_path / "a")
     whole = content(tmp_path / "a")
     (tmp_path / "a" / "index.json").write_text(text)
     assert is_prepared(tmp_path / "a")
     with pytest.raises(BrokenShard, match=r"index\.json"):
         open_prepared(tmp_path / "a", PlainTokenizer(tiny_tokenizer))
     tokenised.clear()
-    prepare(corpus(), tmp_path / "a")
+    prepare_shards(corpus(), tmp_path / "a")
     assert tokenised == []
     assert content(tmp_path / "a") == whole
 
@@ -179,10 +181,10 @@ def test_a_folder_may_be_prepared_with_other_text(corpus, write, tmp_path):
     short, long, other = write("short", lines=100), write("long", lines=300), write("other", seed=1, lines=200)
     expected = {}
     for path in (short, long, other):
-        prepare(corpus(path), tmp_path / f"{path.name}-alone")
+        prepare_shards(corpus(path), tmp_path / f"{path.name}-alone")
         expected[path] = content(tmp_path / f"{path.name}-alone")
     for path in (short, long, short, other, short):
-        prepare(corpus(path), tmp_path / "a")
+        prepare_shards(corpus(path), tmp_path / "a")
         assert content(tmp_path / "a") == expected[path]
 
 
@@ -190,19 +192,19 @@ def test_text_that_begins_the_same_shares_its_shards(corpus, write, tmp_path, to
     whole = write("whole", lines=300)
     longer = tmp_path / "longer"
     longer.write_bytes(whole.read_bytes() + b"\nand more\n")
-    prepare(corpus(whole), tmp_path / "a")
+    prepare_shards(corpus(whole), tmp_path / "a")
     tokenised.clear()
-    prepare(corpus(longer), tmp_path / "a")
+    prepare_shards(corpus(longer), tmp_path / "a")
     assert len(tokenised) == 1
 
 
 def test_text_prepared_with_another_tokenizer_is_refused_where_it_is_read(corpus, tmp_path, refused, make_tokenizer, tokenised):
-    first = prepare(corpus(), tmp_path / "a")
+    first = prepare_shards(corpus(), tmp_path / "a")
     for other in (make_tokenizer(do_lower_case=False), roberta_tokenizer()):
         with refused(tmp_path / "a", "another tokenizer", "prepare the text again"):
             open_prepared(tmp_path / "a", PlainTokenizer(other))
     tokenised.clear()
-    assert pieces(prepare(corpus(tokenizer=roberta_tokenizer()), tmp_path / "a")) != pieces(first)
+    assert pieces(prepare_shards(corpus(tokenizer=roberta_tokenizer()), tmp_path / "a")) != pieces(first)
     assert len(tokenised) == len(first.shards)
 
 
@@ -223,18 +225,18 @@ def test_too_little_room_is_noticed_before_anything_is_written(corpus, tmp_path,
     needed = corpus().expected_bytes()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
     with refused(tmp_path / "a", "GB left", "LIMBECK_CACHE"):
-        prepare(corpus(), tmp_path / "a")
+        prepare_shards(corpus(), tmp_path / "a")
     assert content(tmp_path / "a") == {}
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
-    assert len(prepare(corpus(), tmp_path / "a"))
+    assert len(prepare_shards(corpus(), tmp_path / "a"))
 
 
 def test_interrupted_work_needs_room_only_for_what_is_missing(corpus, tmp_path, monkeypatch):
-    prepare(corpus(), tmp_path / "a")
+    prepare_shards(corpus(), tmp_path / "a")
     there = sum(file.stat().st_size for file in (tmp_path / "a").glob("shard-*"))
     (tmp_path / "a" / "index.json").unlink()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=max(0, corpus().expected_bytes() - there)))
-    assert len(prepare(corpus(), tmp_path / "a"))
+    assert len(prepare_shards(corpus(), tmp_path / "a"))
 
 
 def test_the_room_expected_is_about_what_is_taken(real_data, minilm, tmp_path, monkeypatch):
@@ -244,7 +246,7 @@ def test_the_room_expected_is_about_what_is_taken(real_data, minilm, tmp_path, m
     files = tuple(corpus_files([real_data / "text" / "en" / "state_union.txt.gz"]))
     corpus = Corpus(files, PlainTokenizer(AutoTokenizer.from_pretrained(minilm)), "text")
     monkeypatch.setenv("LIMBECK_CACHE", str(tmp_path))
-    prepare(corpus, tmp_path / "a")
+    prepare_shards(corpus, tmp_path / "a")
     taken = sum(file.stat().st_size for file in (tmp_path / "a").iterdir())
     assert taken <= corpus.expected_bytes() <= 3 * taken
 
@@ -252,7 +254,7 @@ def test_the_room_expected_is_about_what_is_taken(real_data, minilm, tmp_path, m
 def test_many_short_lines_make_no_shard_of_very_many_units(tmp_path, tiny_tokenizer):
     (tmp_path / "words").write_text("a\n" * 2_000 + "\n")
     corpus = Corpus(tuple(corpus_files([tmp_path / "words"])), PlainTokenizer(tiny_tokenizer), "text")
-    tokens = prepare(corpus, tmp_path / "a")
+    tokens = prepare_shards(corpus, tmp_path / "a")
     assert max(len(shard.lengths) for shard in tokens.shards) <= SHARD // module.UNIT_CHARACTERS + 1
 
 
@@ -261,12 +263,12 @@ def test_text_that_breaks_off_leaves_no_index(corpus, write, tmp_path, refused, 
     text = file.read_bytes()
     file.write_bytes(text + b"\n\xff\n")
     with refused(file, "line 201"):
-        prepare(corpus(file), tmp_path / "a")
+        prepare_shards(corpus(file), tmp_path / "a")
     assert "index.json" not in content(tmp_path / "a")
     with pytest.raises(BrokenShard):
         open_prepared(tmp_path / "a", PlainTokenizer(tiny_tokenizer))
     file.write_bytes(text)
-    assert len(prepare(corpus(file), tmp_path / "a"))
+    assert len(prepare_shards(corpus(file), tmp_path / "a"))
 
 
 @pytest.mark.parametrize(("text", "says"), [("", "no text"), ("\n\u200b\n", "no text"), ("東 東\n京\n" * 300, "unknown")])
@@ -275,7 +277,7 @@ def test_text_of_which_nothing_comes_is_refused(tmp_path, tiny_tokenizer, refuse
     corpus = Corpus(tuple(corpus_files([tmp_path / "text"])), PlainTokenizer(tiny_tokenizer), "text")
     for _ in range(2):
         with refused(says):
-            prepare(corpus, tmp_path / "a")
+            prepare_shards(corpus, tmp_path / "a")
     assert "index.json" not in content(tmp_path / "a")
 
 
@@ -291,10 +293,10 @@ def test_a_disk_that_fills_up_leaves_what_was_complete(corpus, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Shard, "save", save)
         with pytest.raises(OSError, match="No space"):
-            prepare(corpus(), tmp_path / "a")
+            prepare_shards(corpus(), tmp_path / "a")
     assert len(content(tmp_path / "a")) == 3
     tokenised.clear()
-    prepare(corpus(), tmp_path / "a")
+    prepare_shards(corpus(), tmp_path / "a")
     assert len(tokenised) == len(names(tmp_path / "a")) - 3
 
 
@@ -303,7 +305,7 @@ def test_a_folder_of_text_with_an_index_of_its_own_is_not_taken_for_a_prepared_o
     for index in ("{}", "[1]", "no index"):
         (tmp_path / "index.json").write_text(index)
         assert not is_prepared(tmp_path)
-    prepare(corpus(), tmp_path / "a")
+    prepare_shards(corpus(), tmp_path / "a")
     assert is_prepared(tmp_path / "a")
     assert is_prepared(str(tmp_path / "a"))
     assert not is_prepared(tmp_path / "missing")
@@ -311,6 +313,7 @@ def test_a_folder_of_text_with_an_index_of_its_own_is_not_taken_for_a_prepared_o
 
 SCRIPT = """
 import sys, time
+from contextlib import nullcontext
 from pathlib import Path
 from transformers import AutoTokenizer
 from limbeck.data import prepare as module
@@ -324,7 +327,7 @@ def save(shard, path, **notes):
     original(shard, path, **notes)
 Shard.save = save
 corpus = module.Corpus(tuple(corpus_files([text])), PlainTokenizer(AutoTokenizer.from_pretrained(tokenizer)), "text")
-module.prepare(corpus, Path(folder))
+module.prepare_shards(corpus, Path(folder))
 """
 
 
@@ -349,7 +352,7 @@ def wait_for(condition):
 
 def test_a_killed_process_loses_only_what_was_not_complete(corpus, start, tmp_path, tokenised):
     folder = tmp_path / "a"
-    prepare(corpus(), tmp_path / "whole")
+    prepare_shards(corpus(), tmp_path / "whole")
     process = start(folder, pause=0.2)
     wait_for(lambda: len(list(folder.glob("shard-*"))) >= 3)
     process.send_signal(signal.SIGKILL)
@@ -358,7 +361,7 @@ def test_a_killed_process_loses_only_what_was_not_complete(corpus, start, tmp_pa
     assert 3 <= complete < len(names(tmp_path / "whole"))
     (folder / ".tmp-shard-000099.safetensors").write_bytes(b"what a process left that was killed while it wrote")
     tokenised.clear()
-    prepare(corpus(), folder)
+    prepare_shards(corpus(), folder)
     assert len(tokenised) == len(names(folder)) - complete
     assert content(folder) == content(tmp_path / "whole")
 
@@ -367,9 +370,9 @@ def test_of_processes_that_prepare_one_folder_at_the_same_time_one_works(corpus,
     folder = tmp_path / "a"
     process = start(folder, pause=0.05)
     wait_for(lambda: list(folder.glob("shard-*")))
-    tokens = prepare(corpus(), folder)
+    tokens = prepare_shards(corpus(), folder)
     assert process.wait() == 0
     assert tokenised == []
-    prepare(corpus(), tmp_path / "alone")
+    prepare_shards(corpus(), tmp_path / "alone")
     assert content(folder) == content(tmp_path / "alone")
     assert tokens.fingerprint == Tokens.of([Shard.open(folder / name) for name in names(folder)]).fingerprint

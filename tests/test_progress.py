@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
+from limbeck import progress
+from limbeck.progress import Reporter
 from limbeck.text import duration
-from limbeck.training import progress
-from limbeck.training.progress import Reporter
 
 FACT = "12 tensors, which this objective cannot reach: encoder.layer.2.attention.output, encoder.layer.2.output, pooler"
 

@@ -8,6 +8,7 @@ from limbeck import kernels
 from limbeck._lazy import attach
 
 if TYPE_CHECKING:
+    from limbeck.data.corpora import prepare
     from limbeck.encoders.capture import capture
     from limbeck.errors import UserError
     from limbeck.objectives.minilm import MiniLM
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from limbeck.recipe import Recipe
     from limbeck.training.distill import Run, distill, run_recipe
 
-__all__ = ["MiniLM", "MiniLMv2", "Recipe", "Run", "UserError", "capture", "distill", "kernels", "run_recipe"]
+__all__ = ["MiniLM", "MiniLMv2", "Recipe", "Run", "UserError", "capture", "distill", "kernels", "prepare", "run_recipe"]
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __getattr__ = attach(
         "UserError": "limbeck.errors",
         "capture": "limbeck.encoders.capture",
         "distill": "limbeck.training.distill",
+        "prepare": "limbeck.data.corpora",
         "run_recipe": "limbeck.training.distill",
     },
 )

@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_distill(commands)
+    _add_prepare(commands)
     _add_quickstart(commands)
     return parser
 
@@ -147,6 +148,21 @@ def _add_distill(commands: Any) -> None:
     parser.set_defaults(command=_distill)
 
 
+def _add_prepare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "prepare",
+        help="tokenise text once, for runs to map into memory",
+        description="Tokenise text into a folder that runs take as their --corpus. Interrupted, it goes on when run again.",
+    )
+    parser.add_argument("corpus", nargs="+", metavar="CORPUS", help="files, folders and data sets, as for distill --corpus")
+    parser.add_argument("--tokenizer", required=True, metavar="PATH", help="folder (or hub name) of the teacher or its tokenizer")
+    parser.add_argument("--text-column", default="text", help="where the text stands in JSON lines, Parquet and data sets (text)")
+    parser.add_argument("-o", "--output", type=_path, metavar="SHARDS", required=True, help="the folder")
+    parser.add_argument("--overwrite", action="store_true", help="prepare anew although SHARDS was made of other text")
+    _add_manners(parser)
+    parser.set_defaults(command=_prepare)
+
+
 def _add_quickstart(commands: Any) -> None:
     parser = commands.add_parser(
         "quickstart",
@@ -168,6 +184,10 @@ def _add_destination(parser: argparse.ArgumentParser, default: Path | None = Non
         "--resume", choices=("never", "auto"), default="never", help="auto: go on from the newest checkpoint in RUN, if any"
     )
     parser.add_argument("--overwrite", action="store_true", help="start anew although RUN holds an earlier run")
+    _add_manners(parser)
+
+
+def _add_manners(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
@@ -239,6 +259,13 @@ def _objective(given: dict[str, Any], configured: Any) -> dict[str, Any]:
     if given.get("objective", start["name"]) != start["name"]:
         start = {"name": given["objective"]}
     return start | {s.name: given[s.name] for s in _objective_settings() if s.name in given}
+
+
+def _prepare(parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.data.corpora import prepare
+
+    names = ("corpus", "tokenizer", "output", "text_column", "overwrite", "quiet")
+    return prepare(**{name: getattr(parsed, name) for name in names})
 
 
 def _quickstart(parsed: argparse.Namespace) -> dict[str, Any]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limbeck.data.batches import Frame, PackedSource, Portion
 from limbeck.data.files import CorpusFile, corpus_files
 from limbeck.data.packing import Packing
-from limbeck.data.prepare import Corpus, is_prepared, open_prepared, prepare
+from limbeck.data.prepare import INDEX, Corpus, Watch, is_prepared, open_prepared, prepare_shards, read_index, unwatched
 from limbeck.data.tokens import BrokenShard, PlainTokenizer, Tokens
+from limbeck.encoders.loading import load_tokenizer
 from limbeck.errors import UserError
+from limbeck.progress import Reporter
+from limbeck.text import count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,8 +36,8 @@ class Reading:
     tokenizer: PlainTokenizer
     column: str
     """Where the text stands in files that are tables."""
-    read: Callable[[int], None] | None = None
-    """Hears how many more bytes of the files were read, and tokenised."""
+    watch: Watch = unwatched
+    """Follows the work where text was not tokenised before."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def open_tokens(paths: Sequence[str], reading: Reading, without: Sequence[str] =
     """The tokens of all text that the paths name, tokenised before if it was.
 
     Args:
-        paths: files, folders, data sets (see `limbeck.data.files.corpus_files`), or folders that `prepare` wrote.
+        paths: files, folders, data sets (see `limbeck.data.files.corpus_files`), or folders that `limbeck prepare` wrote.
         reading: how text becomes tokens.
         without: paths whose text is left out, although a folder may hold it.
 
@@ -95,6 +99,74 @@ def open_tokens(paths: Sequence[str], reading: Reading, without: Sequence[str] =
     return parts[0] if len(parts) == 1 else Tokens.joined(parts)
 
 
+def prepare(
+    corpus: str | Path | Sequence[str | Path],
+    *,
+    tokenizer: str | Path,
+    output: str | Path,
+    text_column: str = "text",
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Tokenise text into a folder that runs take as their corpus; interrupted, it goes on when it is called again.
+
+    Args:
+        corpus: files, folders and data sets, see `limbeck.data.files.corpus_files`.
+        tokenizer: the folder (or hub name) of the model or tokenizer.
+        output: the folder.
+        text_column: where the text stands in JSON lines, Parquet and data sets.
+        overwrite: prepare anew although the folder was prepared from other text.
+        quiet: print nothing.
+
+    Returns:
+        What the folder's index says: the numbers of tokens, units, empty units, unknown tokens, and the files.
+
+    Raises:
+        UserError: the text or the tokenizer cannot be read, or the folder holds something else.
+    """
+    reporter, folder = Reporter(quiet=quiet), Path(output).expanduser()
+    plain = PlainTokenizer(load_tokenizer(tokenizer))
+    named = [corpus] if isinstance(corpus, str | Path) else corpus
+    wanted = Corpus(tuple(corpus_files(named)), plain, text_column)
+    _check_free(folder, wanted, overwrite=overwrite)
+    prepare_shards(wanted, folder, reporter.tokenizing)
+    index = {name: value for name, value in read_index(folder).items() if name not in ("format", "shards")}
+    unknown = index["unknown"] / index["tokens"]
+    reporter.fact("text", f"{count(index['tokens'])} tokens in {count(index['units'])} units, {unknown:.1%} unknown")
+    reporter.fact("dropped", f"{count(index['empty'])} units without a token")
+    reporter.say(f"written to {folder}, for --corpus")
+    return {"output": str(folder), **index}
+
+
+def _check_free(folder: Path, corpus: Corpus, *, overwrite: bool) -> None:
+    """Refuse a folder that holds anything but shards, or those of other text that is not to be replaced."""
+    inside = [file.path for file in corpus.files if Path(realpath(file.path)).is_relative_to(realpath(folder))]
+    if inside:
+        raise UserError(f"{inside[0]} lies in {folder}, which is written to; name another folder.")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name one for the shards.")
+    if not is_prepared(folder):
+        if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+            raise UserError(f"{folder} holds something else than prepared text; name another folder.")
+    elif (folder / INDEX).is_file() and not overwrite and read_index(folder)["key"] != corpus.key:
+        raise UserError(f"{folder} was prepared from other text or with another tokenizer; add --overwrite, or name another.")
+
+
+def saved_datasets(corpus: object) -> object:
+    """The corpus with each `datasets.Dataset` in memory replaced by the folder in the cache that it is saved to."""
+    if isinstance(corpus, list | tuple):
+        return [saved_datasets(part) for part in corpus]
+    if not hasattr(corpus, "save_to_disk"):
+        return corpus
+    folder = cache_folder() / "datasets" / str(getattr(corpus, "_fingerprint", ""))
+    if not folder.exists():
+        temporary = Path(tempfile.mkdtemp(dir=cache_folder()))
+        corpus.save_to_disk(temporary)
+        folder.parent.mkdir(exist_ok=True)
+        temporary.replace(folder)
+    return str(folder)
+
+
 def _places(paths: Sequence[str]) -> Iterator[Path]:
     """The prepared folders among the paths, and the files of the others."""
     yield from (Path(path).expanduser() for path in paths if is_prepared(path))
@@ -110,7 +182,7 @@ def _prepared(folder: Path, tokenizer: PlainTokenizer) -> Tokens:
 
 def _cached(files: Sequence[CorpusFile], reading: Reading) -> Tokens:
     corpus = Corpus(tuple(files), reading.tokenizer, reading.column)
-    return prepare(corpus, cache_folder() / "tokens" / corpus.key, reading.read)
+    return prepare_shards(corpus, cache_folder() / "tokens" / corpus.key, reading.watch)
 
 
 def cache_folder() -> Path:

@@ -12,11 +12,12 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from filelock import FileLock
@@ -65,7 +66,16 @@ class Corpus:
         return round(text * BYTES_A_CHARACTER * np.dtype(self.tokenizer.dtype).itemsize / 2)
 
 
-def prepare(corpus: Corpus, folder: Path, read: Callable[[int], None] | None = None) -> Tokens:
+Watch: TypeAlias = "Callable[[int], AbstractContextManager[Callable[[int], None]]]"
+"""Is told how many bytes of files are to be read, and gives what then hears how many more of them were."""
+
+
+def unwatched(_: int) -> AbstractContextManager[Callable[[int], None]]:
+    """A `Watch` that tells nobody."""
+    return nullcontext(lambda _: None)
+
+
+def prepare_shards(corpus: Corpus, folder: Path, watch: Watch = unwatched) -> Tokens:
     """Tokenise a corpus into a folder, or open it if that was done before; interrupted work goes on.
 
     A folder prepared from other text, or with another tokenizer, is prepared anew. Several processes may prepare the same
@@ -74,7 +84,7 @@ def prepare(corpus: Corpus, folder: Path, read: Callable[[int], None] | None = N
     Args:
         corpus: what to tokenise.
         folder: made if it is missing. It holds nothing else.
-        read: hears how many more bytes of the corpus's files were read.
+        watch: follows the work, if there is any to do.
 
     Raises:
         UserError: text cannot be read, nothing comes of it, or too little room is left on the disk.
@@ -86,7 +96,8 @@ def prepare(corpus: Corpus, folder: Path, read: Callable[[int], None] | None = N
         except BrokenShard:
             pass
         _check_room(corpus, folder)
-        shards = list(_shards(corpus, folder, read))
+        with watch(corpus.bytes) as read:
+            shards = list(_shards(corpus, folder, read))
         tokens = checked(Tokens.of(shards))
         _remove_others(folder, len(shards))
         _write_index(folder, corpus, shards)
@@ -143,7 +154,7 @@ def is_prepared(path: str | Path) -> bool:
     return True
 
 
-def _shards(corpus: Corpus, folder: Path, read: Callable[[int], None] | None) -> Iterator[Shard]:
+def _shards(corpus: Corpus, folder: Path, read: Callable[[int], None]) -> Iterator[Shard]:
     """The corpus's shards in order; a few are worked on at a time, so that memory does not grow with the corpus."""
     waiting: deque[Future[Shard]] = deque()
     workers = min(8, os.cpu_count() or 1)

@@ -47,7 +47,7 @@ class BrokenFile(Exception):
     """A compressed file that ends too early or is damaged."""
 
 
-def read_units(files: Iterable[CorpusFile], column: str = "text", read: Callable[[int], None] | None = None) -> Iterator[Unit]:
+def read_units(files: Iterable[CorpusFile], column: str = "text", read: Callable[[int], None] = lambda _: None) -> Iterator[Unit]:
     """The files' units, with documents numbered from 0 over all files.
 
     Args:
@@ -60,7 +60,7 @@ def read_units(files: Iterable[CorpusFile], column: str = "text", read: Callable
     """
     document = -1
     for file in files:
-        for text, begins in READERS[file.kind](file.path, column, read or (lambda _: None)):
+        for text, begins in READERS[file.kind](file.path, column, read):
             document += begins
             yield Unit(text, document)
 

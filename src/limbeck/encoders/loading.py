@@ -169,6 +169,18 @@ def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
     return config
 
 
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer.
+
+    Args:
+        source: as in `load_encoder`; a folder that holds a tokenizer alone will do.
+
+    Raises:
+        UserError: no such folder, or no tokenizer in it.
+    """
+    return _tokenizer(model_folder(str(source)))
+
+
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -16,11 +16,11 @@ from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.students import build_student, chosen_layers
 from limbeck.errors import UserError
 from limbeck.objectives import AnyObjective
+from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, holdout_share
 from limbeck.text import count
 from limbeck.training.loop import this_process
 from limbeck.training.precision import faster_precision
-from limbeck.training.progress import Reporter
 from limbeck.training.resume import fingerprint, is_folder
 from limbeck.training.stage import Stage, build_stage, set_dropout
 
@@ -96,7 +96,7 @@ def _sources(recipe: Recipe, teacher: Encoder, student: Encoder, reporter: Repor
         long_length=min(teacher.shape.positions, student.shape.positions),
         long_share=recipe.long_fraction,
     )
-    reading = Reading(PlainTokenizer(teacher.tokenizer), recipe.text_column)
+    reading = Reading(PlainTokenizer(teacher.tokenizer), recipe.text_column, reporter.tokenizing)
     share = None if recipe.holdout is None else holdout_share(recipe.holdout)
     held_paths = [recipe.holdout] if recipe.holdout is not None and share is None else []
     weighted = recipe.corpus_weights is not None or recipe.corpus_alpha is not None

@@ -13,8 +13,10 @@ from typing import Any, Literal
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
+from limbeck.data.corpora import saved_datasets
 from limbeck.encoders.cost import count_parameters
 from limbeck.errors import UserError
+from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, plain, validate, write_recipe, yaml_text
 from limbeck.text import count, millions
 from limbeck.training import resume as resuming
@@ -25,7 +27,6 @@ from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder, write_file
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import Loop, this_process
-from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.summary import public_name, summarise
@@ -71,6 +72,8 @@ def distill(
     Example:
         ``limbeck.distill("teacher/", student="6x384", corpus=["text/"], output="runs/a", steps=1000)``
     """
+    if "corpus" in settings:
+        settings["corpus"] = saved_datasets(settings["corpus"])
     recipe = validate(Recipe, {"teacher": teacher, **settings})
     return run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
 

@@ -18,13 +18,13 @@ from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.batches import Batch, PackedSource, on_device, valid_tokens
 from limbeck.errors import CheckFailed, Interrupted, UserError
+from limbeck.progress import Reporter
 from limbeck.training.best import Best
 from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, State, restore, save_checkpoint
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
 from limbeck.training.interrupt import stop_request
 from limbeck.training.isolation import seed_step
-from limbeck.training.progress import Reporter
 from limbeck.training.stage import Plan, Stage, mean_loss
 from limbeck.training.trackers import Trackers
 

@@ -24,10 +24,10 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTrack
 from huggingface_hub import constants as hub
 
 from limbeck.errors import UserError
+from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, Tracker, plain, write_recipe
 from limbeck.text import one_line
 from limbeck.training.folder import LOG, RunFolder, write_file
-from limbeck.training.progress import Reporter
 
 PROJECT = "limbeck"
 IDENTITY = "run-id"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from limbeck.text import count, duration
@@ -18,6 +18,8 @@ LINES = 20
 """About how many plain lines a run prints where there is no terminal."""
 NAMES = 10
 """Columns for the name of a fact."""
+LARGE = 20_000_000
+"""Bytes of text from which on a person wants to hear how far tokenising is."""
 ROOM_FOR_A_BAR = 80
 """Columns of a terminal from which on there is room for a bar beside the figures."""
 
@@ -44,6 +46,29 @@ class Reporter:
         width = self._console.width if self._console.is_terminal else len(indent) + len(text)
         lines = textwrap.wrap(text, max(width - len(indent), 1), break_long_words=False, break_on_hyphens=False)
         self.say(f"{name:<{NAMES}} " + f"\n{indent}".join(lines))
+
+    @contextmanager
+    def tokenizing(self, size: int) -> Iterator[Callable[[int], None]]:
+        """While text is tokenised; what it gives hears how many more of its `size` bytes were read."""
+        if not self._console.is_interactive:
+            yield self._tenths(size)
+            return
+        columns = (TextColumn("tokenising"), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn(compact=True))
+        with Progress(*columns, console=self._console, expand=True, transient=True) as bar:
+            task = bar.add_task("", total=size)
+            yield lambda read: bar.advance(task, read)
+
+    def _tenths(self, size: int) -> Callable[[int], None]:
+        """Print a line after each tenth of a text that takes a while."""
+        done = 0
+
+        def read(more: int) -> None:
+            nonlocal done
+            before, done = done, done + more
+            if size >= LARGE and done * 10 // size > before * 10 // size:
+                self.say(f"tokenising: {done / size:.0%} of {count(size / 1e6)} MB")
+
+        return read
 
     @contextmanager
     def training(self, steps: int, done: int) -> Iterator[None]:
