@@ -71,7 +71,7 @@ def run_limbeck(text: Path, folder: Path, tokenizer: str) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     from limbeck.data.files import corpus_files
-    from limbeck.data.prepare import Corpus, prepare_shards
+    from limbeck.data.prepare import Corpus
     from limbeck.data.tokens import PlainTokenizer
 
     corpus = Corpus(tuple(corpus_files([text])), PlainTokenizer(AutoTokenizer.from_pretrained(tokenizer)), "text")
@@ -122,9 +122,7 @@ def measure(how: str, text: Path, folder: Path, tokenizer: str) -> dict[str, Any
     if process.returncode:
         raise SystemExit(f"{how} failed with exit code {process.returncode}")
     figures: dict[str, Any] = json.loads(output.splitlines()[-1])
-    print(
-        f"{how:>9}  {text.stat().st_size / 1e6:>5.0f} MB  {figures['tokens'] / figures['seconds']:>10,.0f} tokens/s", flush=True
-    )
+    print(f"{how:>9}  {text.stat().st_size / 1e6:>5.0f} MB  {figures['seconds']:>8.1f} s", flush=True)
     return figures
 
 
@@ -216,8 +214,8 @@ def as_markdown(results: dict[str, Any]) -> str:
             f"Killed with {kill['shards_when_killed']} of {kill['shards']} shards written, `prepare` took "
             f"{kill['seconds_to_finish']:.1f} s to finish, with {same} the uninterrupted run.",
             "",
-            f"{setting['processor']}; Python {setting['python']}, {versions}.",
-            "For `datasets` memory is that of its largest process.",
+            f"{setting['processor']}; Python {setting['python']}, {versions}. The memory of `datasets` is that of its "
+            "largest process.",
             "",
         ]
     )

@@ -22,25 +22,7 @@ from texts import pieces, roberta_tokenizer
 
 SHARD = 2_000
 """Characters of a shard here."""
-WORDS = [
-    "the",
-    "copper",
-    "still",
-    "vapour",
-    "drops",
-    "slowly",
-    "into",
-    "a",
-    "cold",
-    "flask",
-    "of",
-    "glass",
-    "by",
-    "the",
-    "river",
-    "small",
-    "house",
-]
+WORDS = ["the", "copper", "still", "vapour", "drops", "slowly", "into", "a", "cold", "flask", "of", "glass", "river"]
 
 
 @pytest.fixture(autouse=True)

@@ -81,7 +81,8 @@ def open_tokens(paths: Sequence[str], reading: Reading, without: Sequence[str] =
     """The tokens of all text that the paths name, tokenised before if it was.
 
     Args:
-        paths: files, folders, data sets (see `limbeck.data.files.corpus_files`), or folders that `limbeck prepare` wrote.
+        paths: files, folders, data sets (see `limbeck.data.files.corpus_files`), or folders that `limbeck prepare` wrote,
+            which come first; each counts once.
         reading: how text becomes tokens.
         without: paths whose text is left out, although a folder may hold it.
 
@@ -89,9 +90,9 @@ def open_tokens(paths: Sequence[str], reading: Reading, without: Sequence[str] =
         UserError: a path is wrong, text cannot be read, or nothing comes of it.
     """
     left_out = {realpath(path) for path in _places(without)}
-    prepared = [folder for path in paths if is_prepared(path) and realpath(folder := Path(path).expanduser()) not in left_out]
+    prepared = {realpath(folder): folder for path in paths if is_prepared(path) and (folder := Path(path).expanduser())}
     files = [file for file in corpus_files(p for p in paths if not is_prepared(p)) if realpath(file.path) not in left_out]
-    parts = [_prepared(folder, reading.tokenizer) for folder in prepared]
+    parts = [_prepared(folder, reading.tokenizer) for place, folder in prepared.items() if place not in left_out]
     if files:
         parts.append(_cached(files, reading))
     if not parts:

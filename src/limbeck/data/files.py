@@ -115,6 +115,8 @@ def _saved(folder: Path) -> list[CorpusFile]:
     """The files of a data set that `datasets` saved to disk."""
     try:
         names = [entry["filename"] for entry in json.loads((folder / "state.json").read_text(encoding="utf-8"))["_data_files"]]
+        if not names:
+            raise ValueError("it has no file")
         return [CorpusFile(folder / name, "arrow") for name in names]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder / 'state.json'} does not describe a saved data set ({error}); save it again.") from error
