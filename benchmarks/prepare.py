@@ -71,7 +71,7 @@ def run_limbeck(text: Path, folder: Path, tokenizer: str) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     from limbeck.data.files import corpus_files
-    from limbeck.data.prepare import Corpus
+    from limbeck.data.prepare import Corpus, prepare_shards
     from limbeck.data.tokens import PlainTokenizer
 
     corpus = Corpus(tuple(corpus_files([text])), PlainTokenizer(AutoTokenizer.from_pretrained(tokenizer)), "text")

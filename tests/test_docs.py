@@ -1,5 +1,8 @@
 """The documentation says what the code does: tables of fields and schemas are compared with it."""
 
+import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,3 +27,48 @@ def table(kind):
 @pytest.mark.parametrize("kind", [Recipe, *METHODS], ids=lambda kind: kind.__name__)
 def test_every_field_is_documented_as_it_is(kind):
     assert table(kind) in (DOCS / "recipes.md").read_text(), f"docs/recipes.md must hold:\n{table(kind)}"
+
+
+def documented(section):
+    """The keys in the first column (or all code spans in a row's second) of a table in docs/runs.md."""
+    text = (DOCS / "runs.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
+    return [re.findall(r"`([^`]+)`", line) for line in text.splitlines() if line.startswith("| ")]
+
+
+def flat(value, path=""):
+    """Dotted keys of nested mappings."""
+    if not isinstance(value, dict):
+        return {path}
+    return {key for name, inner in value.items() for key in flat(inner, f"{path}.{name}" if path else name)}
+
+
+def covers(documented, key, terms):
+    """Whether a documented key stands for one that was found."""
+    pattern = re.escape(documented).replace(r"\*", r"\w+").replace("<term>", f"({'|'.join(terms)})")
+    return re.fullmatch(pattern, key) is not None
+
+
+@pytest.mark.parametrize("objective", ["minilmv2", "minilm"])
+def test_summary_and_log_are_as_documented(distil, objective):
+    settings = {"objective": objective, "holdout": "0.1", "eval_every": 2, "keep_best": True, "checkpoint_every": 2}
+    run = distil(**settings)
+    (run.path / "summary.json").unlink()
+    shutil.rmtree(max((run.path / "checkpoints").iterdir()))
+    run = distil(**settings, micro_batch_size=3, resume="auto")
+    log = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
+    terms = run.summary["holdout"].keys() - {"loss"}
+    keys = [key for row in documented("summary.json")[2:] for key in row if "." in key]
+    found = flat(run.summary)
+    assert [key for key in found if not any(covers(known, key, terms) for known in keys)] == []
+    assert [known for known in keys if not any(covers(known, key, terms) for key in found)] == []
+    kinds = [[key for key in row if not key.startswith("--")] for row in documented("log.jsonl")[2:]]
+    met = set()
+    for record in log:
+        (kind,) = [
+            place
+            for place, known in enumerate(kinds)
+            if all(any(covers(each, key, terms) for each in known) for key in record)
+            and all(any(covers(each, key, terms) for key in record) for each in known)
+        ]
+        met.add(kind)
+    assert met == set(range(len(kinds)))

@@ -191,7 +191,9 @@ def _train(
     )
     progress = loop.train()
     device = str(loop.accelerator.device)
-    summary = summarise(recipe, teacher, student, unreached, progress, folder, device, loop.best, stamp.fingerprints)
+    summary = summarise(
+        recipe, teacher, student, stage.source, unreached, progress, folder, device, loop.best, stamp.fingerprints
+    )
     if loop.accelerator.is_main_process:
         yaml = yaml_text(_without_folders(recipe))
         export_student(folder.student, student.model, teacher.tokenizer, model_card(summary, yaml))

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from limbeck.data.batches import PackedSource
 from limbeck.encoders.cost import Parameters, count_parameters
 from limbeck.encoders.loading import Encoder
 from limbeck.recipe import Recipe, plain
@@ -23,6 +24,7 @@ def summarise(
     recipe: Recipe,
     teacher: Encoder,
     student: Encoder,
+    source: PackedSource,
     out_of_reach: list[str],
     progress: Progress,
     folder: RunFolder,
@@ -30,7 +32,7 @@ def summarise(
     best: Best,
     fingerprints: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The summary of a run that has come to its end."""
+    """The summary of a run that has come to its end; docs/runs.md describes it."""
     log = folder.read_log()
     losses = [record["loss"] for record in log if "loss" in record]
     held_out = [record for record in log if "holdout_loss" in record]
@@ -38,6 +40,7 @@ def summarise(
         "teacher": {"name": public_name(teacher.source), **_encoder(teacher)},
         "student": {**_encoder(student), "init": student.source, "pooler_trained": student.pooler_trained},
         "objective": plain(recipe)["objective"],
+        "text": _text(source, recipe),
         "training": {
             "steps": progress.step,
             "tokens": progress.tokens,
@@ -56,6 +59,17 @@ def summarise(
         "untrained": {"out_of_reach": out_of_reach},
         "fingerprints": dict(fingerprints),
         "versions": {package: version(package) for package in VERSIONED},
+    }
+
+
+def _text(source: PackedSource, recipe: Recipe) -> dict[str, Any]:
+    return {
+        "tokens": source.tokens,
+        "sequences": len(source),
+        "packing": recipe.packing,
+        "real_share": round(source.real_share, 4),
+        "dropped_units": source.empty_units,
+        "unknown_share": round(source.unknown_share, 4),
     }
 
 
