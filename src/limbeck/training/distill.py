@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +15,12 @@ from limbeck.recipe import Recipe, plain, read_recipe, validate, write_recipe, y
 from limbeck.text import count, millions
 from limbeck.training.assemble import Parts, assemble, check_same_recipe
 from limbeck.training.card import model_card
+from limbeck.training.checkpoint import list_checkpoints
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
+from limbeck.training.forecast import Forecast, make_forecast, modules_of
 from limbeck.training.loop import Loop, this_process
+from limbeck.training.memory import Memory, check_memory, measure_memory
 from limbeck.training.progress import Reporter
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
@@ -103,6 +105,48 @@ def run_recipe(
     """
     here = this_process()
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
+    parts, resumes = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
+    if resumes and folder.finished:
+        reporter.say(f"{folder.path} is finished already.")
+        return Run(folder.path, folder.student, folder.read_summary())
+    unreached, _ = _make_ready(parts)
+    if here.is_main_process:
+        if not resumes:
+            folder.clear()
+            folder.write_recipe(write_recipe(parts.recipe))
+        folder.remove_leftovers()
+    here.wait_for_everyone()
+    return _train(parts, unreached, folder, reporter)
+
+
+def forecast(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: Literal["never", "auto"] = "never",
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Forecast:
+    """Say what `run_recipe` with the same arguments would do and need; nothing is trained or written.
+
+    Raises:
+        UserError: as `run_recipe` would.
+    """
+    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not this_process().is_main_process)
+    parts, resumes = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
+    unreached, memory = _make_ready(parts)
+    return make_forecast(parts, unreached, memory, done=_steps_done(folder, parts.recipe) if resumes else 0)
+
+
+def _steps_done(folder: RunFolder, resolved: Recipe) -> int:
+    """The step that a resumed run begins after."""
+    if folder.finished:
+        return resolved.steps or 0
+    return max((int(checkpoint.name.removeprefix("step-")) for checkpoint in list_checkpoints(folder.checkpoints)), default=0)
+
+
+def _check(recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: str, overwrite: bool) -> tuple[Parts, bool]:
+    """The parts of a run that may begin, and whether it goes on with an earlier one."""
     if resume not in ("never", "auto"):
         raise UserError(f"resume must be never or auto, not {resume!r}.")
     folder.check_free(resume=resume == "auto", overwrite=overwrite)
@@ -111,24 +155,24 @@ def run_recipe(
     parts = assemble(recipe, earlier, reporter)
     if earlier is not None:
         check_same_recipe(earlier, parts.recipe, folder)
-        if folder.finished:
-            reporter.say(f"{folder.path} is finished already.")
-            return Run(folder.path, folder.student, folder.read_summary())
-    elif here.is_main_process:
-        folder.clear()
-        folder.write_recipe(write_recipe(parts.recipe))
-    if here.is_main_process:
-        folder.remove_leftovers()
-    here.wait_for_everyone()
-    return _train(parts, folder, reporter)
+    return parts, earlier is not None
 
 
-def _train(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
-    recipe, stage, teacher, student = parts.recipe, parts.stage, parts.teacher, parts.student
+def _make_ready(parts: Parts) -> tuple[list[str], Memory]:
+    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory suffices."""
+    recipe, stage = parts.recipe, parts.stage
     unreached = freeze_unreachable(stage)
-    _announce(parts, unreached, reporter)
     if recipe.precision == "bf16":
-        teacher.model.bfloat16()
+        parts.teacher.model.bfloat16()
+    plan = Plan.of(recipe)
+    memory = measure_memory(stage, recipe.max_length, plan.precision)
+    check_memory(memory, plan.micro_batch_size, plan.batch_size // this_process().num_processes)
+    return unreached, memory
+
+
+def _train(parts: Parts, unreached: list[str], folder: RunFolder, reporter: Reporter) -> Run:
+    recipe, stage, teacher, student = parts.recipe, parts.stage, parts.teacher, parts.student
+    _announce(parts, unreached, reporter)
     torch.manual_seed(recipe.seed)
     loop = Loop(stage, Plan.of(recipe), folder, teacher.tokenizer, reporter)
     loop.resume()
@@ -162,5 +206,5 @@ def _announce(parts: Parts, unreached: list[str], reporter: Reporter) -> None:
         "training",
         f"{count(recipe.steps or 0)} steps of {size} tokens, {recipe.micro_batch_size} sequences at a time, {recipe.precision}",
     )
-    modules = dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in unreached)
-    reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {', '.join(modules) or 'none'}")
+    modules = ", ".join(modules_of(unreached)) or "none"
+    reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {modules}")
