@@ -170,7 +170,7 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-    there = min([psutil.virtual_memory().available, *_cgroup_room()])
+    there = min([int(psutil.virtual_memory().available), *_cgroup_room()])
     return max(0, there) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
