@@ -29,12 +29,12 @@ from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
 
 SETTINGS = {
     "as the quickstart": "--student 3x384 --init layers --max-length 32 --batch-size 32 --dropout 0 --precision bf16 --steps 60",
-    "128 tokens x 16": "--student 3x384 --init layers --max-length 128 --batch-size 16 --precision float32 --steps 40",
+    "128 tokens x 16": "--student 3x384 --init layers --max-length 128 --batch-size 16 --precision float32 --steps 30",
     "512 tokens x 4, 24 relation heads": "--student 3x384 --max-length 512 --batch-size 4 --precision float32 "
     "--relation-heads 24 --steps 30",
     "random 6x192, evaluated": f"--student 6x192 --max-length 128 --batch-size 32 --precision bf16 --steps 30 --eval-every 15 "
     f"--holdout {WIKIPEDIA_HELD_OUT}",
-    "64 x 128 in micro-batches of 8, saved": "--student 3x384 --max-length 128 --batch-size 64 --micro-batch-size 8 "
+    "32 x 128 in micro-batches of 8, saved": "--student 3x384 --max-length 128 --batch-size 32 --micro-batch-size 8 "
     "--precision float32 --steps 30 --checkpoint-every 10",
 }
 """Flags of `limbeck distill`; each setting is dominated by something else."""
