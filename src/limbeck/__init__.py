@@ -14,9 +14,26 @@ if TYPE_CHECKING:
     from limbeck.objectives.minilm import MiniLM
     from limbeck.objectives.minilmv2 import MiniLMv2
     from limbeck.recipe import Recipe
-    from limbeck.training.distill import Run, distill, run_recipe
+    from limbeck.studies.describe import Description, describe
+    from limbeck.training.distill import Run, distill, forecast, run_recipe
+    from limbeck.training.forecast import Forecast
 
-__all__ = ["MiniLM", "MiniLMv2", "Recipe", "Run", "UserError", "capture", "distill", "kernels", "prepare", "run_recipe"]
+__all__ = [
+    "Description",
+    "Forecast",
+    "MiniLM",
+    "MiniLMv2",
+    "Recipe",
+    "Run",
+    "UserError",
+    "capture",
+    "describe",
+    "distill",
+    "forecast",
+    "kernels",
+    "prepare",
+    "run_recipe",
+]
 
 __version__ = "0.1.0"
 
@@ -28,13 +45,17 @@ def __dir__() -> list[str]:
 __getattr__ = attach(
     __name__,
     {
+        "Description": "limbeck.studies.describe",
+        "Forecast": "limbeck.training.forecast",
         "MiniLM": "limbeck.objectives.minilm",
         "MiniLMv2": "limbeck.objectives.minilmv2",
         "Recipe": "limbeck.recipe",
         "Run": "limbeck.training.distill",
         "UserError": "limbeck.errors",
         "capture": "limbeck.encoders.capture",
+        "describe": "limbeck.studies.describe",
         "distill": "limbeck.training.distill",
+        "forecast": "limbeck.training.distill",
         "prepare": "limbeck.data.corpora",
         "run_recipe": "limbeck.training.distill",
     },

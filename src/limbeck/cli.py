@@ -11,6 +11,7 @@ import traceback
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -125,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_distill(commands)
     _add_prepare(commands)
     _add_quickstart(commands)
+    _add_describe(commands)
     return parser
 
 
@@ -144,6 +146,7 @@ def _add_distill(commands: Any) -> None:
     for setting, methods in _objective_settings().items():
         _add_flag(recipe, setting, f"[{', '.join(methods)}] ")
     parser.add_argument("--config", type=_path, metavar="RECIPE", help="a recipe file, whose fields the flags override")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and say what the run would need; write nothing")
     _add_destination(parser)
     parser.set_defaults(command=_distill)
 
@@ -173,6 +176,18 @@ def _add_quickstart(commands: Any) -> None:
     parser.add_argument("--sts", type=_path, metavar="FILE", help="STS-B's dev.tsv, to report the models' scores on it")
     _add_destination(parser, default=Path("runs/quickstart"))
     parser.set_defaults(command=_quickstart)
+
+
+def _add_describe(commands: Any) -> None:
+    parser = commands.add_parser(
+        "describe",
+        help="say what an encoder is, and what can be distilled from it",
+        description="Say what an encoder is, what each objective can do with it as a teacher, and which students are usual.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="folder (or hub name) of an encoder")
+    parser.add_argument("--quiet", action="store_true", help="print nothing, only check that it loads")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    parser.set_defaults(command=_describe)
 
 
 def _add_destination(parser: argparse.ArgumentParser, default: Path | None = None) -> None:
@@ -235,6 +250,8 @@ def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
     values |= {s.name: given[s.name] for s in described_settings(Recipe) if s.name in given and s.name != "objective"}
     values["objective"] = _objective(given, values.get("objective"))
     recipe = validate(Recipe, values, _spelling(given, configured))
+    if parsed.dry_run:
+        return _dry_run(recipe, parsed)
     from limbeck.training.distill import run_recipe
 
     return run_recipe(recipe, **_destination(parsed)).summary
@@ -248,6 +265,16 @@ def _spelling(given: dict[str, Any], configured: dict[str, Any]) -> Spelling:
         return f"{'.'.join(place)} in {given['config']}" if place[0] in configured and name not in given else flag(name)
 
     return spell
+
+
+def _dry_run(recipe: Recipe, parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.training.distill import forecast
+    from limbeck.training.forecast import show_forecast
+
+    told = forecast(recipe, **_destination(parsed))
+    if not (parsed.json or parsed.quiet):
+        show_forecast(told)
+    return asdict(told)
 
 
 def _objective(given: dict[str, Any], configured: Any) -> dict[str, Any]:
@@ -272,6 +299,15 @@ def _quickstart(parsed: argparse.Namespace) -> dict[str, Any]:
     from limbeck.studies.quickstart import quickstart
 
     return quickstart(sts=parsed.sts, **_destination(parsed))
+
+
+def _describe(parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.studies.describe import describe, show_description
+
+    description = describe(parsed.model)
+    if not (parsed.json or parsed.quiet):
+        show_description(description)
+    return asdict(description)
 
 
 def _destination(parsed: argparse.Namespace) -> dict[str, Any]:

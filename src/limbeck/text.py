@@ -13,10 +13,15 @@ def millions(number: float) -> str:
     return f"{number / 1e6:.2f} M"
 
 
+def size(number: float) -> str:
+    """A number of bytes: 951 MB, 9.3 GB."""
+    return f"{number / 1e6:,.0f} MB" if number < 1e9 else f"{number / 1e9:,.1f} GB"
+
+
 def duration(seconds: float) -> str:
-    """A time as one says it: 45 s, 12 min, 3 h 10 min."""
+    """A time as one says it: 0.38 s, 4.2 s, 45 s, 12 min, 3 h 10 min."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 

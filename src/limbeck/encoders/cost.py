@@ -1,4 +1,4 @@
-"""What an encoder costs: parameters, and floating-point operations counted and in closed form."""
+"""What an encoder costs: parameters, floating-point operations counted and in closed form, and bytes to train and store it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from transformers import PreTrainedModel
 
 from limbeck.encoders.families import family_of
 from limbeck.encoders.shape import EncoderShape
+
+FLOAT32 = 4
+"""Bytes of a weight, its gradient and each of AdamW's moments, whatever the precision of the matrix products."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,26 @@ def distillation_flops(
         + 3 * capture_flops(student, student.layers, 3, batch, length)
         + relation_flops(teacher.width, student.width, relations, batch, length)
     )
+
+
+def gradient_bytes(trained: int) -> int:
+    """Bytes of the gradients of so many parameters."""
+    return FLOAT32 * trained
+
+
+def moment_bytes(trained: int) -> int:
+    """Bytes of AdamW's two moments, which come with its first step and stay."""
+    return 2 * FLOAT32 * trained
+
+
+def weight_bytes(parameters: int) -> int:
+    """Bytes of so many weights, in memory and in a file."""
+    return FLOAT32 * parameters
+
+
+def checkpoint_bytes(parameters: int, trained: int) -> int:
+    """Bytes of a checkpoint: all weights, and the moments of those that are trained; a tokenizer comes on top."""
+    return weight_bytes(parameters) + moment_bytes(trained)
 
 
 def flop_counter() -> FlopCounterMode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,11 +21,13 @@ from limbeck.text import count, millions
 from limbeck.training import resume as resuming
 from limbeck.training.assemble import Parts, assemble
 from limbeck.training.card import model_card
-from limbeck.training.checkpoint import Checkpoint, Stamp, newest_checkpoint
+from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, newest_checkpoint
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder, write_file
+from limbeck.training.forecast import Forecast, make_forecast, modules_of
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import Loop, this_process
+from limbeck.training.memory import Memory, check_memory, measure_memory
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.summary import public_name, summarise
@@ -109,23 +110,67 @@ def run_recipe(
         quiet: print nothing.
 
     Raises:
-        UserError: something in the recipe or the input is wrong; nothing was written.
-        CheckFailed: a loss or gradient was not finite, or the disk is full; checkpoints and log stay.
-        Interrupted: Ctrl-C or SIGTERM came; the run was saved.
+        UserError: something in the recipe or the input is wrong, or memory does not suffice; nothing was written.
+        TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
+        Interrupted: an end was asked for; a checkpoint was written.
     """
     here = this_process()
     folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
-    if resume not in ("never", "auto"):
-        raise UserError(f"resume must be never or auto, not {resume!r}.")
     check_trackers(recipe.trackers)
     folder.check_usable()
     with _alone(folder, here), isolated(here.device):
-        folder.check_free(resume=resume == "auto", overwrite=overwrite)
-        folder.check_holds_none([recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])])
-        begun = resuming.read_begun(folder) if resume == "auto" else None
-        parts = assemble(recipe, begun, reporter)
+        parts, begun = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
         here.wait_for_everyone()  # before the first process writes what others have just looked for
         return _begin(parts, folder, reporter) if begun is None else _go_on(parts, begun, folder, reporter)
+
+
+def forecast(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: Literal["never", "auto"] = "never",
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Forecast:
+    """Say what `run_recipe` with the same arguments would do and need; nothing is trained or written.
+
+    Raises:
+        UserError: as `run_recipe` would.
+    """
+    here = this_process()
+    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
+    check_trackers(recipe.trackers)
+    folder.check_usable()
+    with isolated(here.device):
+        parts, begun = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
+        unreached, memory = _make_ready(parts)
+        plan, done = Plan.of(parts.recipe, begun or parts.recipe), Progress()
+        if begun is not None:
+            state = _standing(parts, begun, folder, reporter)
+            done = Progress(plan.steps, plan.examples) if state.summary else state.progress
+        return make_forecast(parts, plan, unreached, memory, done)
+
+
+def _check(recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: str, overwrite: bool) -> tuple[Parts, Recipe | None]:
+    """The parts of a run that may begin, and the recipe that an earlier one began with, if it is to go on."""
+    if resume not in ("never", "auto"):
+        raise UserError(f"resume must be never or auto, not {resume!r}.")
+    folder.check_free(resume=resume == "auto", overwrite=overwrite)
+    folder.check_holds_none([recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])])
+    begun = resuming.read_begun(folder) if resume == "auto" else None
+    return assemble(recipe, begun, reporter), begun
+
+
+def _make_ready(parts: Parts) -> tuple[list[str], Memory]:
+    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory suffices."""
+    recipe, stage = parts.recipe, parts.stage
+    unreached = freeze_unreachable(stage)
+    if recipe.precision == "bf16":
+        parts.teacher.model.bfloat16()
+    plan = Plan.of(recipe, recipe)
+    memory = measure_memory(stage, recipe.max_length, plan.precision)
+    check_memory(memory, plan.micro_batch_size, plan.batch_size // this_process().num_processes)
+    return unreached, memory
 
 
 @contextmanager
@@ -144,25 +189,48 @@ def _alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
 
 
 def _begin(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
+    unreached, _ = _make_ready(parts)
     text = write_recipe(parts.recipe)
     if this_process().is_main_process:
         folder.clear()
         folder.write_recipe(text)
-    return _train(parts, parts.recipe, _stamp(parts, text), None, folder, reporter)
+    return _train(parts, parts.recipe, unreached, _stamp(parts, text), None, folder, reporter)
 
 
-def _go_on(parts: Parts, begun: Recipe, folder: RunFolder, reporter: Reporter) -> Run:
-    """Go on with a run that is as it was left, from its newest checkpoint, or from its beginning without one."""
+@dataclass(frozen=True)
+class _Standing:
+    """How far an earlier run has come."""
+
+    stamp: Stamp
+    """Under what it goes on."""
+    checkpoint: Checkpoint | None
+    summary: dict[str, Any] | None
+    """Only if it is finished."""
+
+    @property
+    def progress(self) -> Progress:
+        return self.checkpoint.state.progress if self.checkpoint else Progress()
+
+
+def _standing(parts: Parts, begun: Recipe, folder: RunFolder, reporter: Reporter) -> _Standing:
+    """Where an earlier run stands, after checking that it is the same."""
     summary = folder.read_summary() if folder.finished else None
     checkpoint = None if summary else newest_checkpoint(folder.checkpoints, reporter.say)
     then = summary.get("fingerprints", {}) if summary else checkpoint.state.stamp.fingerprints if checkpoint else {}
     resuming.check_same_recipe(begun, parts.recipe, folder, same_content=bool(then))
     stamp = _stamp(parts, folder.recipe.read_text(encoding="utf-8"))
     resuming.check_same_content(then, stamp.fingerprints, folder)
-    if summary:
+    return _Standing(stamp, checkpoint, summary)
+
+
+def _go_on(parts: Parts, begun: Recipe, folder: RunFolder, reporter: Reporter) -> Run:
+    """Go on with a run that is as it was left, from its newest checkpoint, or from its beginning without one."""
+    standing = _standing(parts, begun, folder, reporter)
+    if standing.summary:
         reporter.say(f"{folder.path} is finished already.")
-        return Run(folder.path, folder.student, summary)
-    return _train(parts, begun, stamp, checkpoint, folder, reporter)
+        return Run(folder.path, folder.student, standing.summary)
+    unreached, _ = _make_ready(parts)
+    return _train(parts, begun, unreached, standing.stamp, standing.checkpoint, folder, reporter)
 
 
 def _stamp(parts: Parts, recipe: str) -> Stamp:
@@ -174,15 +242,18 @@ def _stamp(parts: Parts, recipe: str) -> Stamp:
 
 
 def _train(
-    parts: Parts, begun: Recipe, stamp: Stamp, checkpoint: Checkpoint | None, folder: RunFolder, reporter: Reporter
+    parts: Parts,
+    begun: Recipe,
+    unreached: list[str],
+    stamp: Stamp,
+    checkpoint: Checkpoint | None,
+    folder: RunFolder,
+    reporter: Reporter,
 ) -> Run:
     recipe, stage, teacher, student = parts.recipe, parts.stage, parts.teacher, parts.student
     if this_process().is_main_process:
         folder.remove_leftovers()
-    unreached = freeze_unreachable(stage)
     _announce(parts, unreached, reporter)
-    if recipe.precision == "bf16":
-        teacher.model.bfloat16()
     trackers = Trackers(recipe, folder, reporter)
     loop = Loop(stage, Plan.of(recipe, begun), folder, teacher.tokenizer, reporter, trackers, stamp)
     loop.resume(
@@ -224,5 +295,5 @@ def _announce(parts: Parts, unreached: list[str], reporter: Reporter) -> None:
         "training",
         f"{count(recipe.steps or 0)} steps of {size} tokens, {recipe.micro_batch_size} sequences at a time, {recipe.precision}",
     )
-    modules = dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in unreached)
-    reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {', '.join(modules) or 'none'}")
+    modules = ", ".join(modules_of(unreached)) or "none"
+    reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {modules}")

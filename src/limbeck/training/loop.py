@@ -181,7 +181,7 @@ class Loop:
         """Write loss and terms on the held-out text to the log, if there is such text; say if the best is to be kept."""
         if self.stage.holdout is None:
             return False
-        means = held_out_means(self.stage, self.stage.holdout, self.module, self.accelerator, self._share())
+        means = held_out_means(self.stage, self.stage.holdout, self.module, self.accelerator, self.plan.micro_batch_size)
         record = {"step": self.progress.step, **{f"holdout_{name}": value for name, value in means.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
@@ -191,10 +191,6 @@ class Loop:
         if self.plan.keep_best:
             self.best = earlier.after(means["loss"], self.progress.step)
         return self.best is not earlier
-
-    def _share(self) -> int:
-        processes: int = self.accelerator.num_processes
-        return self.plan.batch_size // processes
 
     def _step(self, size: int) -> tuple[dict[str, Tensor], int]:
         """One optimiser step; returns the terms' means over the whole batch and the number of its real tokens."""

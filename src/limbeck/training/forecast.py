@@ -1,0 +1,347 @@
+"""What a run will read, train, take and need, said before it runs: the dry run."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from limbeck.data.batches import Batch, on_device
+from limbeck.encoders.capture import Wants
+from limbeck.encoders.cost import checkpoint_bytes, flop_counter, weight_bytes
+from limbeck.encoders.shape import EncoderShape
+from limbeck.text import count, duration, millions, size
+from limbeck.training.assemble import Parts
+from limbeck.training.checkpoint import Progress
+from limbeck.training.loop import CLIP, EPSILON, this_process
+from limbeck.training.memory import Memory, available_memory, forward_and_backward, full_batch, undisturbed
+from limbeck.training.stage import PROBE_SEQUENCES, Plan, Stage
+
+PASS_SECONDS = 1.5
+"""About how long a tried pass may take; of a micro-batch that takes longer only some sequences are tried."""
+TRIALS = 3
+MOST_TRIALS = 7
+TRIAL_SECONDS = 2.0
+"""More than `TRIALS` are made, up to `MOST_TRIALS`, while they take no longer than this."""
+WRITTEN_BYTES = 1 << 25
+"""What is written to the folder for temporary files to see how fast the disk is."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is read of one of the two encoders."""
+
+    shape: str
+    layers: int
+    features: dict[str, list[int]]
+    """Feature -> the layers it is read from."""
+    layers_run: int
+    """Layers that run whole; of the next only what leads to its features."""
+
+    @classmethod
+    def of(cls, shape: EncoderShape, wants: Wants) -> Read:
+        """What an objective's wants amount to."""
+        features = {str(feature): sorted(layers) for feature, layers in wants.items() if layers}
+        whole = [max(layers) if feature == "hidden" else max(layers) - 1 for feature, layers in features.items()]
+        return cls(str(shape), shape.layers, features, max(whole))
+
+    def __str__(self) -> str:
+        together: dict[str, list[str]] = {}
+        for feature, layers in self.features.items():
+            together.setdefault(", ".join(map(str, layers)), []).append(feature)
+        read = "; ".join(f"{', '.join(features)} of layer {layers}" for layers, features in together.items())
+        return f"{self.shape}: {read}; {self.layers_run} of {self.layers} layers run whole"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Some of the parameters."""
+
+    tensors: int
+    parameters: int
+    modules: list[str]
+    """Where they are, shortened."""
+
+    @classmethod
+    def of(cls, named: Iterable[tuple[str, nn.Parameter]]) -> Tensors:
+        """Count some of a model's parameters."""
+        chosen = dict(named)
+        return cls(len(chosen), sum(parameter.numel() for parameter in chosen.values()), modules_of(chosen))
+
+    def __str__(self) -> str:
+        return f"{self.tensors} tensors, {millions(self.parameters)} parameters"
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Memory at its highest, by cause; `limbeck.training.memory` says what each is."""
+
+    resident: int
+    moments: int
+    step: int
+    peak: int
+    available: int
+    """What this process may hold in all."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time, by cause."""
+
+    step: float
+    evaluation: float
+    checkpoint: float
+    """Each once."""
+    training: float
+    """All of them together."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes in the run directory."""
+
+    checkpoint: int
+    checkpoints: int
+    """Most that stand at a time, the one being written included."""
+    student: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would do and need."""
+
+    teacher: Read
+    student: Read
+    objective: str
+    device: str
+    precision: str
+    trained: Tensors
+    """Of the student."""
+    out_of_reach: Tensors
+    """Of the student, frozen because no gradient comes to them."""
+    frozen: Tensors
+    """The teacher's."""
+    steps: int
+    """Still to be taken."""
+    examples: int
+    """Sequences trained on."""
+    tokens: int
+    """About how many real tokens these are."""
+    tokens_a_step: int
+    epochs: float
+    flops_a_step: int
+    """Operations of the matrix products, counted on one full sequence."""
+    flops: int
+    memory: Bytes
+    seconds: Seconds
+    disk: Disk
+
+
+def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory, done: Progress) -> Forecast:
+    """Forecast a run whose parts are ready to train.
+
+    A few passes of real text are timed; weights, mode and random state are as before afterwards.
+
+    Args:
+        parts: on their device, in the run's precision.
+        plan: of the run.
+        unreached: names of the student's parameters that were frozen.
+        memory: what the process needs.
+        done: where the run is resumed.
+    """
+    recipe, stage, processes = parts.recipe, parts.stage, this_process().num_processes
+    reads = stage.objective.wants(parts.teacher.shape, parts.student.shape)
+    share, source = plan.batch_size // processes, stage.source
+    steps = plan.steps_left(done.examples, processes)
+    examples = plan.examples - done.examples
+    tokens_a_step = plan.batch_size * source.tokens / len(source)
+    flops_a_step = plan.batch_size * flops_a_sequence(stage, recipe.max_length, plan.precision)
+    student = dict(stage.module.student.named_parameters())
+    accumulates = plan.micro_batch_size < share
+    device = this_process().device
+    disk = _disk(parts, plan, steps)
+    return Forecast(
+        teacher=Read.of(parts.teacher.shape, reads[0]),
+        student=Read.of(parts.student.shape, reads[1]),
+        objective=str(recipe.objective),
+        device=str(device),
+        precision=plan.precision,
+        trained=Tensors.of((name, parameter) for name, parameter in student.items() if parameter.requires_grad),
+        out_of_reach=Tensors.of((name, student[name]) for name in unreached),
+        frozen=Tensors.of(stage.teacher.model.named_parameters()),
+        steps=steps,
+        examples=examples,
+        tokens=round(examples * source.tokens / len(source)),
+        tokens_a_step=round(tokens_a_step),
+        epochs=round(examples / len(source), 3),
+        flops_a_step=flops_a_step,
+        flops=steps * flops_a_step,
+        memory=Bytes(
+            resident=memory.resident,
+            moments=memory.moments,
+            step=memory.step(plan.micro_batch_size, accumulates=accumulates),
+            peak=memory.peak(plan.micro_batch_size, accumulates=accumulates),
+            available=memory.resident + available_memory(device),
+        ),
+        seconds=_seconds(stage, plan, share, range(done.step + 1, done.step + steps + 1), disk.checkpoint),
+        disk=disk,
+    )
+
+
+def modules_of(names: Iterable[str]) -> list[str]:
+    """The modules that parameters belong to, without the last word where it says nothing."""
+    return list(dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in names))
+
+
+def flops_a_sequence(stage: Stage, max_length: int, precision: str) -> int:
+    """Operations of one full sequence's forward and backward pass, the teacher's included."""
+    with undisturbed(stage.module), flop_counter() as counter:
+        forward_and_backward(stage, full_batch(stage, 1, max_length), precision)
+    return int(counter.get_total_flops())
+
+
+def _disk(parts: Parts, plan: Plan, steps: int) -> Disk:
+    parameters = list(parts.student.model.parameters())
+    number = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    tokenizer = len(parts.teacher.tokenizer.backend_tokenizer.to_str(pretty=True).encode())
+    saves = 0 if plan.checkpoint_every is None else steps // plan.checkpoint_every
+    checkpoint = checkpoint_bytes(number, trained) + tokenizer
+    student = weight_bytes(number) + tokenizer
+    standing = min(saves, plan.keep_checkpoints + 1)
+    return Disk(checkpoint, standing, student, standing * checkpoint + student)
+
+
+def _seconds(stage: Stage, plan: Plan, share: int, to_come: range, checkpoint: int) -> Seconds:
+    """Time of a step, an evaluation and a checkpoint, and of all of them that are still to come."""
+    batch = _tried_batch(stage, plan)
+    sequences = len(batch["input_ids"])
+    with undisturbed(stage.module):
+
+        def train() -> None:
+            stage.module.zero_grad(set_to_none=True)
+            forward_and_backward(stage, batch, plan.precision)
+
+        micro_batch = _median_seconds(train)
+        step = micro_batch * share / sequences + _optimizer_seconds(stage.module)
+    evaluation = 0.0
+    if stage.holdout is not None:
+
+        def evaluate() -> None:
+            with torch.no_grad(), torch.autocast(_device(stage).type, torch.bfloat16, enabled=plan.precision == "bf16"):
+                stage.loss(batch, stage.teacher(batch))
+
+        evaluation = _median_seconds(evaluate) / sequences * len(stage.holdout) / this_process().num_processes
+    evaluations = sum(at == to_come[-1] or (plan.eval_every is not None and at % plan.eval_every == 0) for at in to_come)
+    saves = 0 if plan.checkpoint_every is None else sum(at % plan.checkpoint_every == 0 for at in to_come)
+    save = checkpoint / _bytes_a_second() if saves else 0.0
+    return Seconds(step, evaluation, save, len(to_come) * step + evaluations * evaluation + saves * save)
+
+
+def _tried_batch(stage: Stage, plan: Plan) -> Batch:
+    """A real micro-batch, or as much of it as a pass can take in `PASS_SECONDS`."""
+
+    def batch_of(sequences: int) -> Batch:
+        return on_device(stage.source.collate(stage.source.examples(0, sequences)), _device(stage))
+
+    few = min(plan.micro_batch_size, PROBE_SEQUENCES)
+    batch = batch_of(few)
+    with undisturbed(stage.module):
+        forward_and_backward(stage, batch, plan.precision)  # the first is slower than any other
+        seconds = _timed(lambda: forward_and_backward(stage, batch, plan.precision), _device(stage))
+    return batch_of(max(1, min(plan.micro_batch_size, int(few * PASS_SECONDS / seconds))))
+
+
+def _optimizer_seconds(module: nn.Module) -> float:
+    """Time to clip the gradients that are there and to take an optimiser's step, on copies of the weights."""
+    copies = []
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            copies.append(nn.Parameter(parameter.detach().clone()))
+            copies[-1].grad = parameter.grad
+    optimizer = torch.optim.AdamW(copies, eps=EPSILON, fused=True)
+
+    def take() -> None:
+        nn.utils.clip_grad_norm_(copies, CLIP)
+        optimizer.step()
+
+    return _median_seconds(take)
+
+
+def _median_seconds(work: Callable[[], None]) -> float:
+    device = this_process().device
+    times: list[float] = []
+    work()
+    while len(times) < TRIALS or (len(times) < MOST_TRIALS and sum(times) < TRIAL_SECONDS):
+        times.append(_timed(work, device))
+    return median(times)
+
+
+def _timed(work: Callable[[], None], device: torch.device) -> float:
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _bytes_a_second() -> float:
+    """How fast a file is written to the disk for temporary files, which need not be the run's."""
+    with tempfile.TemporaryFile() as file:
+        start = time.perf_counter()
+        file.write(bytes(WRITTEN_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+        return WRITTEN_BYTES / (time.perf_counter() - start)
+
+
+def _device(stage: Stage) -> torch.device:
+    return next(stage.module.parameters()).device
+
+
+def show_forecast(told: Forecast) -> None:
+    """Print a forecast for a person."""
+    memory, seconds, disk = told.memory, told.seconds, told.disk
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    beyond = ", ".join(told.out_of_reach.modules) or "none"
+    kept = f"{disk.checkpoints} checkpoints of {size(disk.checkpoint)} at most, " if disk.checkpoints else ""
+    parts = [f"{duration(seconds.step)} a step"]
+    parts += [f"{duration(seconds.evaluation)} an evaluation"] if seconds.evaluation else []
+    parts += [f"{duration(seconds.checkpoint)} a checkpoint"] if seconds.checkpoint else []
+    for name, text in (
+        ("teacher", str(told.teacher)),
+        ("student", str(told.student)),
+        ("objective", told.objective),
+        ("trained", f"{told.trained} of the student"),
+        ("frozen", f"{told.frozen} of the teacher"),
+        ("untrained", f"{told.out_of_reach} of the student, which this objective cannot reach: {beyond}"),
+        (
+            "training",
+            f"{count(told.steps)} steps of {count(told.tokens_a_step)} tokens: {count(told.examples)} sequences, "
+            f"{told.epochs:.2f} epochs, {told.precision} on {told.device}",
+        ),
+        ("operations", f"{told.flops_a_step / 1e9:,.1f} GFLOP a step, {told.flops / 1e12:,.1f} TFLOP in all"),
+        (
+            "memory",
+            f"{size(memory.peak)} at the highest, {size(memory.available)} are there: {size(memory.resident)} before training, "
+            f"{size(memory.moments)} for AdamW's moments, {size(memory.step)} for a step",
+        ),
+        ("time", f"{duration(seconds.training)}: {', '.join(parts)}"),
+        ("disk", f"{size(disk.total)}: {kept}the student {size(disk.student)}"),
+    ):
+        table.add_row(name, text)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("Nothing was trained, and nothing was written.")
