@@ -528,11 +528,15 @@ def test_a_second_process_in_the_same_directory_is_refused_until_the_first_is_go
     process = PROCESSES.Process(target=hold, args=(tmp_path / "run", held))
     process.start()
     assert held.wait(60)
-    for changes in ({}, {"resume": "auto"}, {"overwrite": True}):
+    try:
         with pytest.raises(limbeck.UserError, match=rf"Another process \({process.pid}\) is working in"):
-            distil(**changes)
-    process.kill()
-    finish(process)
+            distil()
+        for changes in ({"resume": "auto"}, {"overwrite": True}):
+            with pytest.raises(limbeck.UserError, match="is working in"):
+                distil(**changes)
+    finally:
+        process.kill()
+        finish(process)
     assert names(tmp_path / "run") == [".lock"]
     assert ".lock" not in names(distil().path)
 

@@ -99,12 +99,11 @@ class RunFolder:
         made = [place for place in (self.path, *self.path.parents) if not place.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / LOCK
-        lock, holder = FileLock(file, timeout=0), ""
+        holder = file.read_text().strip() if file.exists() else ""  # before trying: some versions of filelock empty the file
+        lock = FileLock(file, timeout=0)
         try:
             lock.acquire()
         except Timeout:
-            with suppress(OSError):  # the other one may have come to its end by now
-                holder = file.read_text().strip()
             raise UserError(
                 f"Another process ({holder or 'unknown'}) is working in {self.path}; wait for its end, or name another directory."
             ) from None
