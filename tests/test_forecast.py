@@ -8,12 +8,12 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from limbeck.training.progress import Reporter
 from safetensors.torch import load_file
 
 import limbeck
 from limbeck.cli import main
 from limbeck.encoders.cost import distillation_flops
+from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, validate
 from limbeck.text import duration, size
 from limbeck.training import memory as memory_module

@@ -169,7 +169,8 @@ def _make_ready(parts: Parts) -> tuple[list[str], Memory]:
         parts.teacher.model.bfloat16()
     plan = Plan.of(recipe, recipe)
     memory = measure_memory(stage, recipe.max_length, plan.precision)
-    check_memory(memory, plan.micro_batch_size, plan.batch_size // this_process().num_processes)
+    share = plan.batch_size // this_process().num_processes
+    check_memory(memory, min(plan.micro_batch_size, share), share)
     return unreached, memory
 
 

@@ -125,7 +125,7 @@ class RunFolder:
         """
         if resume and overwrite:
             raise UserError("--resume auto goes on with a run and --overwrite begins it anew; give one of them.")
-        entries = sorted(entry.name for entry in self.path.iterdir())
+        entries = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
         found = [name for name in entries if name != LOCK and not name.startswith(TEMPORARY)]
         if found and not (resume or overwrite):
             raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")

@@ -88,6 +88,7 @@ class Bytes:
     resident: int
     moments: int
     step: int
+    holes: int
     peak: int
     available: int
     """What this process may hold in all."""
@@ -162,12 +163,13 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
     recipe, stage, processes = parts.recipe, parts.stage, this_process().num_processes
     reads = stage.objective.wants(parts.teacher.shape, parts.student.shape)
     share, source = plan.batch_size // processes, stage.source
+    micro_batch = min(plan.micro_batch_size, share)
     steps = plan.steps_left(done.examples, processes)
     examples = plan.examples - done.examples
     tokens_a_step = plan.batch_size * source.tokens / len(source)
     flops_a_step = plan.batch_size * flops_a_sequence(stage, recipe.max_length, plan.precision)
     student = dict(stage.module.student.named_parameters())
-    accumulates = plan.micro_batch_size < share
+    accumulates = micro_batch < share
     device = this_process().device
     disk = _disk(parts, plan, steps)
     return Forecast(
@@ -189,8 +191,9 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
         memory=Bytes(
             resident=memory.resident,
             moments=memory.moments,
-            step=memory.step(plan.micro_batch_size, accumulates=accumulates),
-            peak=memory.peak(plan.micro_batch_size, accumulates=accumulates),
+            step=memory.step(micro_batch, accumulates=accumulates),
+            holes=memory.lost(micro_batch, accumulates=accumulates),
+            peak=memory.peak(micro_batch, accumulates=accumulates),
             available=memory.resident + available_memory(device),
         ),
         seconds=_seconds(stage, plan, share, range(done.step + 1, done.step + steps + 1), disk.checkpoint),
@@ -224,7 +227,7 @@ def _disk(parts: Parts, plan: Plan, steps: int) -> Disk:
 
 def _seconds(stage: Stage, plan: Plan, share: int, to_come: range, checkpoint: int) -> Seconds:
     """Time of a step, an evaluation and a checkpoint, and of all of them that are still to come."""
-    batch = _tried_batch(stage, plan)
+    batch = _tried_batch(stage, min(plan.micro_batch_size, share), plan.precision)
     sequences = len(batch["input_ids"])
     with undisturbed(stage.module):
 
@@ -248,18 +251,18 @@ def _seconds(stage: Stage, plan: Plan, share: int, to_come: range, checkpoint: i
     return Seconds(step, evaluation, save, len(to_come) * step + evaluations * evaluation + saves * save)
 
 
-def _tried_batch(stage: Stage, plan: Plan) -> Batch:
+def _tried_batch(stage: Stage, micro_batch_size: int, precision: str) -> Batch:
     """A real micro-batch, or as much of it as a pass can take in `PASS_SECONDS`."""
 
     def batch_of(sequences: int) -> Batch:
         return on_device(stage.source.collate(stage.source.examples(0, sequences)), _device(stage))
 
-    few = min(plan.micro_batch_size, PROBE_SEQUENCES)
+    few = min(micro_batch_size, PROBE_SEQUENCES)
     batch = batch_of(few)
     with undisturbed(stage.module):
-        forward_and_backward(stage, batch, plan.precision)  # the first is slower than any other
-        seconds = _timed(lambda: forward_and_backward(stage, batch, plan.precision), _device(stage))
-    return batch_of(max(1, min(plan.micro_batch_size, int(few * PASS_SECONDS / seconds))))
+        forward_and_backward(stage, batch, precision)  # the first is slower than any other
+        seconds = _timed(lambda: forward_and_backward(stage, batch, precision), _device(stage))
+    return batch_of(max(1, min(micro_batch_size, int(few * PASS_SECONDS / seconds))))
 
 
 def _optimizer_seconds(module: nn.Module) -> float:
@@ -336,7 +339,8 @@ def show_forecast(told: Forecast) -> None:
         (
             "memory",
             f"{size(memory.peak)} at the highest, {size(memory.available)} are there: {size(memory.resident)} before training, "
-            f"{size(memory.moments)} for AdamW's moments, {size(memory.step)} for a step",
+            f"{size(memory.moments)} for AdamW's moments, {size(memory.step)} for a step, "
+            f"{size(memory.holes)} lost in between",
         ),
         ("time", f"{duration(seconds.training)}: {', '.join(parts)}"),
         ("disk", f"{size(disk.total)}: {kept}the student {size(disk.student)}"),

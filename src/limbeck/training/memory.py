@@ -95,9 +95,13 @@ class Memory:
 
     def peak(self, sequences: int, *, accumulates: bool) -> int:
         """Most bytes at a time of the whole run."""
-        step = self.exchange + self.step(sequences, accumulates=accumulates)
-        training = round((1 + self.holes) * (self.moments + step))
-        return max(self.highest, self.resident + max(training, self.moments + self.saving))
+        training = self.moments + self.exchange + self.step(sequences, accumulates=accumulates)
+        lost = self.lost(sequences, accumulates=accumulates)
+        return max(self.highest, self.resident + max(training + lost, self.moments + self.saving))
+
+    def lost(self, sequences: int, *, accumulates: bool) -> int:
+        """Bytes of the holes between what training needs."""
+        return round(self.holes * (self.moments + self.exchange + self.step(sequences, accumulates=accumulates)))
 
 
 def measure_memory(stage: Stage, max_length: int, precision: str) -> Memory:
@@ -137,7 +141,7 @@ def check_memory(memory: Memory, micro_batch_size: int, share: int) -> None:
 
     Args:
         memory: what this process needs.
-        micro_batch_size: sequences in one forward pass.
+        micro_batch_size: sequences in one forward pass, at most `share`.
         share: sequences in an optimiser step of this process.
 
     Raises:
@@ -154,7 +158,7 @@ def check_memory(memory: Memory, micro_batch_size: int, share: int) -> None:
     if fits(micro_batch_size):
         return
     need = memory.peak(micro_batch_size, accumulates=micro_batch_size < share)
-    fitting = [sequences for sequences in range(1, min(micro_batch_size, share)) if fits(sequences)]
+    fitting = [sequences for sequences in range(1, micro_batch_size) if fits(sequences)]
     remedy = (
         f"add --micro-batch-size {fitting[-1]}, which needs {size(memory.peak(fitting[-1], accumulates=True))}"
         if fitting
