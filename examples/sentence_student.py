@@ -35,6 +35,7 @@ def main(output: str, steps: int = 60) -> None:
         holdout=WIKIPEDIA_HELD_OUT,
         objective=limbeck.MiniLMv2(relations=("qq", "kk", "vv")),
         max_length=32,
+        packing="full",
         batch_size=128,
         steps=steps,
         learning_rate=2e-4,

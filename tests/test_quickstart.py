@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from limbeck.data.files import corpus_files
 from limbeck.data.text import read_units
 from limbeck.recipes import shipped
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
@@ -11,14 +12,14 @@ from limbeck.studies import quickstart as study
 
 
 def test_held_out_text_is_not_in_the_training_text():
-    trained = {unit.text for unit in read_units([WIKIPEDIA])}
-    held_out = {unit.text for unit in read_units([WIKIPEDIA_HELD_OUT])}
+    trained = {unit.text for unit in read_units(corpus_files([WIKIPEDIA]))}
+    held_out = {unit.text for unit in read_units(corpus_files([WIKIPEDIA_HELD_OUT]))}
     assert len(held_out) > 300
     assert not trained & held_out
 
 
 def test_sentence_pairs_are_half_neighbours_and_the_same_each_time():
-    units = list(read_units([WIKIPEDIA_HELD_OUT]))
+    units = list(read_units(corpus_files([WIKIPEDIA_HELD_OUT])))
     pairs = study.sentence_pairs(units, 200, seed=0)
     assert len(pairs) == 200
     assert pairs == study.sentence_pairs(units, 200, seed=0)
@@ -30,7 +31,7 @@ def test_the_table_compares_teacher_cut_and_student(tmp_path, monkeypatch, capsy
     monkeypatch.delenv("LIMBECK_DATA", raising=False)
     monkeypatch.setattr(study, "shipped", lambda name: {**shipped(name), "batch_size": 32, "tokens": None, "steps": 8})
     held_out = tmp_path / "held-out.txt"
-    held_out.write_text("\n".join(unit.text for unit in list(read_units([WIKIPEDIA_HELD_OUT]))[:30]))
+    held_out.write_text("\n".join(unit.text for unit in list(read_units(corpus_files([WIKIPEDIA_HELD_OUT])))[:30]))
     monkeypatch.setattr(study, "WIKIPEDIA_HELD_OUT", held_out)
     monkeypatch.setattr(study, "PAIRS", 100)
     monkeypatch.setattr(study, "TIMED_SENTENCES", 16)

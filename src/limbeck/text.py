@@ -21,7 +21,8 @@ def size(number: float) -> str:
 def duration(seconds: float) -> str:
     """A time as one says it: 0.38 s, 4.2 s, 45 s, 12 min, 3 h 10 min."""
     if seconds < 120:
-        return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f} s"
+        decimals = 0 if seconds < 0.01 or seconds >= 10 else 1 if seconds >= 1 else 2
+        return f"{seconds:.{decimals}f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
