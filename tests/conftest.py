@@ -101,21 +101,26 @@ def tiny_tokenizer(make_tokenizer):
     return make_tokenizer()
 
 
-@pytest.fixture
-def tiny_bert():
-    """Build a tiny model in evaluation mode, none of whose weights is the one it would have untrained.
+def noisy(model_class, config, seed):
+    """A model in evaluation mode, none of whose weights is the one it would have untrained.
 
     Without the noise biases are zero and norms the identity, which hides what is lost or mixed up.
     """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = model_class(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.fixture
+def tiny_bert():
+    """Build a tiny `noisy` BERT."""
 
     def make(model_class=BertModel, *, seed=0, **config):
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            model = model_class(BertConfig(**{**TINY, **config}))
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter += 0.1 * torch.randn_like(parameter)
-        return model.eval()
+        return noisy(model_class, BertConfig(**{**TINY, **config}), seed)
 
     return make
 
@@ -167,17 +172,11 @@ def unigram_tokenizer(sample_text):
 
 @pytest.fixture
 def tiny_fairseq():
-    """Build a tiny RoBERTa or XLM-R model as `tiny_bert` builds a BERT, for 64 tokens in 66 rows of positions."""
+    """Build a tiny RoBERTa or XLM-R model likewise, for 64 tokens in 66 rows of positions."""
 
     def make(model_class, tokenizer, *, seed=0, **config):
         fairseq = {"vocab_size": len(tokenizer), "max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1}
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            model = model_class(model_class.config_class(**{**TINY, **fairseq, **config}))
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter += 0.1 * torch.randn_like(parameter)
-        return model.eval()
+        return noisy(model_class, model_class.config_class(**{**TINY, **fairseq, **config}), seed)
 
     return make
 
