@@ -245,6 +245,13 @@ def test_what_is_foretold_happens(recipe, tmp_path):
     assert forecast.disk.student == pytest.approx(folder_bytes(run.student), rel=0.1)
 
 
+def test_a_run_for_which_the_disk_is_too_small_is_refused(recipe, tmp_path, monkeypatch, refused):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Disk", (), {"free": 200_000})())
+    with refused("takes", "MB are free", "--keep-checkpoints"):
+        limbeck.run_recipe(recipe(checkpoint_every=2), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("objective", [{"relations": ("qq", "kk", "vv")}, {"relations": ("qk", "vv"), "teacher_layer": 2}])
 def test_operations_are_those_of_the_closed_form(recipe, objective):
     parts, unreached = ready(recipe(max_length=64, objective=objective, student="2x64/4", init="random"))

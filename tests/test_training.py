@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import limbeck
 from limbeck.cli import main
+from limbeck.data.batches import PackedSource
 from limbeck.encoders.loading import load_encoder
 from limbeck.recipe import Recipe
 from limbeck.training import assemble as assemble_module
@@ -374,3 +375,40 @@ def test_names_of_held_out_files_may_be_numbers(distil, corpus, tmp_path):
     held.parent.mkdir()
     held.write_text("the still\n")
     assert "holdout: '2024'" in (distil(holdout=held).student / "README.md").read_text()
+
+
+# ---------------------------------------------------------------- the text of a run
+
+
+@pytest.mark.parametrize(
+    ("settings", "packing"),
+    [
+        ({}, "pairs"),
+        ({"packing": "full", "long_fraction": 0.3}, "full"),
+        ({"packing": "single", "epochs": 1, "steps": None}, "single"),
+        ({"packing": "pairs", "long_fraction": 0.5, "micro_batch_size": 2}, "pairs"),
+    ],
+)
+def test_every_packing_trains(distil, settings, packing):
+    run = distil(**{"learning_rate": 3e-3, "steps": 30, **settings})
+    assert run.summary["text"]["packing"] == packing
+    assert run.summary["training"]["last_loss"] < run.summary["training"]["first_loss"]
+
+
+@pytest.mark.parametrize("weighing", [{"corpus_weights": [1, 3]}, {"corpus_alpha": 0.0}, {"corpus_alpha": 1.0}])
+def test_corpora_are_weighed(distil, corpus, tmp_path, monkeypatch, weighing):
+    """The second corpus is a tenth of the first and made of one word."""
+    second = tmp_path / "second.jsonl"
+    second.write_text('{"body": "still still still still still still"}\n' * (len(corpus.read_text().split()) // 60))
+    lines = "\n".join(json.dumps({"body": line}) for line in corpus.read_text().replace("still", "").splitlines())
+    first = tmp_path / "first.jsonl"
+    first.write_text(lines)
+    seen = []
+    collate = PackedSource.collate
+    monkeypatch.setattr(PackedSource, "collate", lambda self, examples: seen.append(collate(self, examples)) or seen[-1])
+    run = distil(corpus=[first, second], text_column="body", packing="full", epochs=1, steps=None, **weighing)
+    ids = torch.cat([batch["input_ids"].flatten() for batch in seen[1:]])  # the first is a probe
+    still = AutoTokenizer.from_pretrained(run.student).convert_tokens_to_ids("still")
+    share = (ids == still).sum() / (ids > 4).sum()
+    expected = {"[1, 3]": 0.75, "0.0": 0.5, "1.0": 0.1}[str(next(iter(weighing.values())))]
+    assert share == pytest.approx(expected, abs=0.03)

@@ -129,6 +129,11 @@ class PackedSource:
         return min(portion.max_length for portion in self._portions)
 
     @property
+    def longest(self) -> int:
+        """The length of the longest sequence there is."""
+        return int(self._lengths.max())
+
+    @property
     def tokens(self) -> int:
         """About how many real tokens an epoch has, special ones included."""
         sizes = np.split(self._lengths, self._firsts[1:])

@@ -22,6 +22,7 @@ from limbeck.training import resume as resuming
 from limbeck.training.assemble import Parts, assemble
 from limbeck.training.card import model_card
 from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, newest_checkpoint
+from limbeck.training.disk import check_disk, disk_needed
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder, write_file
 from limbeck.training.forecast import Forecast, make_forecast, modules_of
@@ -143,7 +144,7 @@ def forecast(
     folder.check_usable()
     with isolated(here.device):
         parts, begun = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
-        unreached, memory = _make_ready(parts)
+        unreached, memory = _make_ready(parts, folder)
         plan, done = Plan.of(parts.recipe, begun or parts.recipe), Progress()
         if begun is not None:
             state = _standing(parts, begun, folder, reporter)
@@ -161,16 +162,21 @@ def _check(recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: str
     return assemble(recipe, begun, reporter), begun
 
 
-def _make_ready(parts: Parts) -> tuple[list[str], Memory]:
-    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory suffices."""
+def _make_ready(parts: Parts, folder: RunFolder) -> tuple[list[str], Memory]:
+    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory and disk suffice."""
     recipe, stage = parts.recipe, parts.stage
     unreached = freeze_unreachable(stage)
     if recipe.precision == "bf16":
         parts.teacher.model.bfloat16()
     plan = Plan.of(recipe, recipe)
-    memory = measure_memory(stage, recipe.max_length, plan.precision)
     share = plan.batch_size // this_process().num_processes
-    check_memory(memory, min(plan.micro_batch_size, share), share)
+    micro_batch = min(plan.micro_batch_size, share)
+    memory = measure_memory(stage, recipe.max_length, plan.precision)
+    check_memory(memory, micro_batch, share)
+    if (longest := stage.source.longest) > recipe.max_length:
+        long = measure_memory(stage, longest, plan.precision)
+        check_memory(long, max(1, micro_batch * recipe.max_length // longest), share)
+    check_disk(disk_needed(parts.student, plan, plan.steps), folder)
     return unreached, memory
 
 
@@ -190,7 +196,7 @@ def _alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
 
 
 def _begin(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
-    unreached, _ = _make_ready(parts)
+    unreached, _ = _make_ready(parts, folder)
     text = write_recipe(parts.recipe)
     if this_process().is_main_process:
         folder.clear()
@@ -230,7 +236,7 @@ def _go_on(parts: Parts, begun: Recipe, folder: RunFolder, reporter: Reporter) -
     if standing.summary:
         reporter.say(f"{folder.path} is finished already.")
         return Run(folder.path, folder.student, standing.summary)
-    unreached, _ = _make_ready(parts)
+    unreached, _ = _make_ready(parts, folder)
     return _train(parts, begun, unreached, standing.stamp, standing.checkpoint, folder, reporter)
 
 

@@ -17,11 +17,12 @@ from torch import nn
 
 from limbeck.data.batches import Batch, on_device
 from limbeck.encoders.capture import Wants
-from limbeck.encoders.cost import checkpoint_bytes, flop_counter, weight_bytes
+from limbeck.encoders.cost import flop_counter
 from limbeck.encoders.shape import EncoderShape
 from limbeck.text import count, duration, millions, size
 from limbeck.training.assemble import Parts
 from limbeck.training.checkpoint import Progress
+from limbeck.training.disk import Disk, disk_needed
 from limbeck.training.loop import CLIP, EPSILON, this_process
 from limbeck.training.memory import Memory, available_memory, forward_and_backward, full_batch, undisturbed
 from limbeck.training.stage import PROBE_SEQUENCES, Plan, Stage
@@ -107,17 +108,6 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Disk:
-    """Bytes in the run directory."""
-
-    checkpoint: int
-    checkpoints: int
-    """Most that stand at a time, the one being written included."""
-    student: int
-    total: int
-
-
-@dataclass(frozen=True)
 class Forecast:
     """What a run would do and need."""
 
@@ -171,7 +161,7 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
     student = dict(stage.module.student.named_parameters())
     accumulates = micro_batch < share
     device = this_process().device
-    disk = _disk(parts, plan, steps)
+    disk = disk_needed(parts.student, plan, steps)
     return Forecast(
         teacher=Read.of(parts.teacher.shape, reads[0]),
         student=Read.of(parts.student.shape, reads[1]),
@@ -211,18 +201,6 @@ def flops_a_sequence(stage: Stage, max_length: int, precision: str) -> int:
     with undisturbed(stage.module), flop_counter() as counter:
         forward_and_backward(stage, full_batch(stage, 1, max_length), precision)
     return int(counter.get_total_flops())
-
-
-def _disk(parts: Parts, plan: Plan, steps: int) -> Disk:
-    parameters = list(parts.student.model.parameters())
-    number = sum(parameter.numel() for parameter in parameters)
-    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    tokenizer = len(parts.teacher.tokenizer.backend_tokenizer.to_str(pretty=True).encode())
-    saves = 0 if plan.checkpoint_every is None else steps // plan.checkpoint_every
-    checkpoint = checkpoint_bytes(number, trained) + tokenizer
-    student = weight_bytes(number) + tokenizer
-    standing = min(saves, plan.keep_checkpoints + 1)
-    return Disk(checkpoint, standing, student, standing * checkpoint + student)
 
 
 def _seconds(stage: Stage, plan: Plan, share: int, to_come: range, checkpoint: int) -> Seconds:
