@@ -117,10 +117,10 @@ def main() -> None:
     for name in SETTINGS:
         rows.append(compare(name, arguments.repeats))
         print(f"{name}: memory {rows[-1]['memory_ratio']:.2f}, time {rows[-1]['time_ratio']:.2f}", flush=True)
+        if arguments.output:  # after each, for they take long
+            arguments.output.with_suffix(".json").write_text(json.dumps({"machine": machine, "settings": rows}, indent=2) + "\n")
+            arguments.output.with_suffix(".md").write_text(table(machine, rows))
     print(table(machine, rows))
-    if arguments.output:
-        arguments.output.with_suffix(".json").write_text(json.dumps({"machine": machine, "settings": rows}, indent=2) + "\n")
-        arguments.output.with_suffix(".md").write_text(table(machine, rows))
 
 
 if __name__ == "__main__":
