@@ -249,6 +249,16 @@ def test_a_reader_that_has_gone_hears_no_traceback():
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_no_harm(streams):
+    done = subprocess.run(f"{shlex.quote(sys.executable)} -m limbeck --version {streams}", shell=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_name_that_is_not_utf8_is_said_to_be_the_reason(arguments, refuses):
+    refuses([*arguments, "--holdout", os.fsdecode(b"\xff.txt")], "--holdout: the name '\\udcff.txt' is not UTF-8")
+
+
 def test_the_package_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "limbeck", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("limbeck ")

@@ -1,10 +1,13 @@
 """From the names in a recipe to tokens: prepared once, found again by content, and without what is held out."""
 
+import os
 import shutil
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
+import limbeck
 from limbeck.data import corpora
 from limbeck.data.corpora import Reading, cache_folder, open_tokens
 from limbeck.data.files import corpus_files
@@ -140,3 +143,77 @@ def test_a_cache_that_cannot_be_made_is_refused(monkeypatch, write, refused):
     monkeypatch.setenv("LIMBECK_CACHE", write("file", "") + "/cache")
     with refused("file/cache", "LIMBECK_CACHE"):
         corpora.cache_folder()
+    monkeypatch.setenv("LIMBECK_CACHE", "~no-such-person/cache")
+    with refused("no-such-person", "LIMBECK_CACHE"):
+        corpora.cache_folder()
+
+
+@pytest.fixture
+def dataset():
+    """Make a `datasets.Dataset` in memory."""
+    package = pytest.importorskip("datasets", reason="pip install 'limbeck[data]'")
+    return lambda *texts: package.Dataset.from_dict({"text": list(texts)})
+
+
+def test_a_data_set_in_memory_is_saved_once_without_a_word_and_again_where_the_cache_lost_it(dataset, reading, texts, capfd):
+    made = dataset("copper", "still")
+    (folder,) = corpora.saved_datasets([made])
+    file = next(Path(folder).glob("*.arrow"))
+    before = file.stat().st_ino
+    assert corpora.saved_datasets(made) == folder
+    assert file.stat().st_ino == before
+    file.unlink()
+    assert texts(open_tokens([corpora.saved_datasets(made)], reading)) == ["copper", "still"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_of_a_dictionary_of_splits_train_is_meant_each_time_its_own(dataset, reading, texts, refused):
+    from datasets import DatasetDict
+
+    for text in ("copper", "glass"):
+        splits = DatasetDict(train=dataset(text), test=dataset("water"))
+        assert texts(open_tokens([corpora.saved_datasets(splits)], reading)) == [text]
+    with refused("no split named train", "dev, test"):
+        corpora.saved_datasets(DatasetDict(dev=dataset("water"), test=dataset("water")))
+
+
+def test_text_in_memory_may_be_held_out(dataset, teacher, tmp_path):
+    data = dataset(*(f"copper still {number}" for number in range(20)))
+    settings = {"student": "1x32/4", "steps": 1, "batch_size": 2, "max_length": 16, "precision": "float32", "quiet": True}
+    run = limbeck.distill(teacher, corpus=data, holdout=dataset("glass river"), output=tmp_path / "run", **settings)
+    assert run.summary["holdout"]["loss"] > 0
+
+
+def test_a_streamed_data_set_is_refused(dataset, refused):
+    with refused("IterableDataset is streamed"):
+        corpora.saved_datasets([dataset("copper").to_iterable_dataset()])
+
+
+@pytest.fixture
+def teacher(save_bert, tmp_path):
+    return save_bert(tmp_path / "teacher")
+
+
+def test_preparing_removes_nothing_that_it_did_not_write(write, teacher, refused, tmp_path):
+    mine = [
+        write("own/shard-of-pottery.safetensors", "mine"),
+        write("own/shard-000000.safetensors", "mine"),
+        write("own/x", "mine"),
+    ]
+    with refused("own", "something else"):
+        corpora.prepare(write("a.txt", "copper"), tokenizer=teacher, output=tmp_path / "own", quiet=True)
+    assert [Path(file).read_text() for file in mine] == ["mine"] * 3
+
+
+def test_a_prepared_folder_whose_index_is_damaged_is_mended(write, teacher, tmp_path):
+    text = write("a.txt", "copper")
+    first = corpora.prepare(text, tokenizer=teacher, output=tmp_path / "folder", quiet=True)
+    write("folder/index.json", "{")
+    assert corpora.prepare(text, tokenizer=teacher, output=tmp_path / "folder", quiet=True) == first
+
+
+def test_a_place_where_nothing_can_be_prepared_is_refused(write, teacher, refused, tmp_path):
+    text = write("a.txt", "copper")
+    for place in (write("file", ""), f"{text}/below", f"{tmp_path}/{os.fsdecode(bytes([255]))}"):
+        with refused("cannot be a folder for the shards"):
+            corpora.prepare(text, tokenizer=teacher, output=place, quiet=True)

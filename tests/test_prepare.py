@@ -253,6 +253,31 @@ def test_text_that_breaks_off_leaves_no_index(corpus, write, tmp_path, refused, 
     assert len(prepare_shards(corpus(file), tmp_path / "a"))
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused(corpus, write, tmp_path, refused, monkeypatch):
+    """What was read of it would be kept under the name of what it was."""
+    file, original = write(), Shard.of
+
+    def of(units, tokenizer):
+        with file.open("a") as text:
+            text.write("more\n")
+        return original(units, tokenizer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "of", of)
+        with refused(file, "changed while it was read"):
+            prepare_shards(corpus(file), tmp_path / "a")
+    assert "index.json" not in content(tmp_path / "a")
+    assert len(prepare_shards(corpus(file), tmp_path / "a"))
+
+
+def test_a_file_whose_name_is_not_utf8_is_prepared_all_the_same(corpus, write, tmp_path, tiny_tokenizer):
+    file = tmp_path / os.fsdecode(b"\xff.txt")
+    shutil.copyfile(write(), file)
+    tokens = prepare_shards(corpus(file), tmp_path / "a")
+    assert open_prepared(tmp_path / "a", PlainTokenizer(tiny_tokenizer)).fingerprint == tokens.fingerprint
+    assert module.read_index(tmp_path / "a")["files"] == ["\ufffd.txt"]
+
+
 @pytest.mark.parametrize(("text", "says"), [("", "no text"), ("\n\u200b\n", "no text"), ("東 東\n京\n" * 300, "unknown")])
 def test_text_of_which_nothing_comes_is_refused(tmp_path, tiny_tokenizer, refused, text, says):
     (tmp_path / "text").write_text(text, encoding="utf-8")

@@ -271,6 +271,30 @@ def test_a_folder_stands_for_its_files_in_the_order_of_their_names(write, tmp_pa
     assert [file.kind for file in files] == ["text", "text", "jsonl", "jsonl", "parquet", "text"]
 
 
+def test_a_folder_may_hold_links_to_other_folders_which_are_followed_once_and_never_back_up(write, tmp_path):
+    write("above.txt", b"not below")
+    one, two = write("text/one/a.txt", b"text"), write("elsewhere/b.txt", b"text")
+    (tmp_path / "text" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "mutual").symlink_to(one.parent)
+    (one.parent / "mutual").symlink_to(two.parent)
+    for up in ("text", "."):
+        (one.parent / f"up {up}").symlink_to(tmp_path / up)
+    found = [file.path.resolve() for file in corpus_files([tmp_path / "text"])]
+    assert sorted(found) == sorted([one, two])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+def test_a_folder_within_that_cannot_be_entered_is_refused_rather_than_left_out(write, tmp_path, refused):
+    closed = write("text/closed/a.txt", b"text").parent
+    write("text/b.txt", b"text")
+    closed.chmod(0)
+    try:
+        with refused(tmp_path / "text", "cannot be read"):
+            corpus_files([tmp_path / "text"])
+    finally:
+        closed.chmod(0o755)
+
+
 def test_files_are_read_in_the_order_given_whatever_they_are_called_and_once(write, tmp_path):
     paths = [write(name, b"text") for name in ("z.md", "a", "b.jsonl")]
     files = corpus_files([*map(str, paths), str(tmp_path / "." / "a"), tmp_path])
@@ -353,6 +377,8 @@ def test_a_missing_package_is_named(write, monkeypatch, refused, package, path):
 def test_a_missing_path_is_refused(tmp_path, refused):
     with refused(tmp_path / "missing.txt", "check the path"):
         corpus_files([tmp_path / "missing.txt"])
+    with refused("is empty"):
+        corpus_files([""])
 
 
 def test_a_folder_without_text_is_refused(write, tmp_path, refused):

@@ -180,7 +180,7 @@ def _sentence(name: str, place: Sequence[str], problems: Sequence[ErrorDetails],
         return f"{name}: there is no {context['tag']!r}; choose one of {context['expected_tags']}."
     texts = list(dict.fromkeys(_message(problem) for problem in problems))
     text = " or ".join([texts[0], *(each.removeprefix("should be ") for each in texts[1:])])
-    value = repr(problems[0]["input"])[:80]
+    value = " ".join(repr(problems[0]["input"]).split())[:80]
     shown = "" if "value_error" in kinds or not place or "not " in text else f", not {value}"
     return f"{name}: {text}{shown}."
 

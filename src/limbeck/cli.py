@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             _run(arguments)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # someone may have started the command with it closed
+                sys.stdout.flush()
     except SystemExit as left:  # argparse has printed help or version; rich found its terminal closed
         return int(left.code or DONE)
     except KeyboardInterrupt as error:

@@ -30,6 +30,13 @@ def _shape(text: str) -> str:
     return text
 
 
+def _utf8(value: object) -> object:
+    text = str(value) if isinstance(value, Path) else value
+    if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"the name {text!r} is not UTF-8, as recipe files are; give it another")
+    return text
+
+
 def _home(text: str) -> str:
     try:
         Path(text).expanduser()
@@ -42,7 +49,7 @@ Text = Annotated[
     str,
     Field(min_length=1),
     AfterValidator(_home),
-    BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
+    BeforeValidator(_utf8),
 ]
 Holdout = Annotated[Text, BeforeValidator(lambda value: str(value) if isinstance(value, float) else value)]
 Tracker = Literal["tensorboard", "wandb", "trackio"]

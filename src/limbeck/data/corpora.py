@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 
 from limbeck.data.batches import Frame, PackedSource, Portion
 from limbeck.data.files import CorpusFile, corpus_files
 from limbeck.data.packing import Packing
-from limbeck.data.prepare import INDEX, Corpus, Watch, is_prepared, open_prepared, prepare_shards, read_index, unwatched
+from limbeck.data.prepare import Corpus, Watch, is_foreign, is_prepared, open_prepared, prepare_shards, read_index, unwatched
 from limbeck.data.tokens import BrokenShard, PlainTokenizer, Tokens
 from limbeck.encoders.loading import load_tokenizer
 from limbeck.errors import UserError
@@ -144,28 +146,75 @@ def _check_free(folder: Path, corpus: Corpus, *, overwrite: bool) -> None:
     inside = [file.path for file in corpus.files if Path(realpath(file.path)).is_relative_to(realpath(folder))]
     if inside:
         raise UserError(f"{inside[0]} lies in {folder}, which is written to; name another folder.")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name one for the shards.")
-    if not is_prepared(folder):
-        if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-            raise UserError(f"{folder} holds something else than prepared text; name another folder.")
-    elif (folder / INDEX).is_file() and not overwrite and read_index(folder)["key"] != corpus.key:
+    try:
+        same = read_index(folder)["key"] == corpus.key
+    except BrokenShard:
+        if is_foreign(folder):
+            raise UserError(f"{folder} holds something else than prepared text; name another folder.") from None
+        same = True  # begun, or not yet there
+    if not (same or overwrite):
         raise UserError(f"{folder} was prepared from other text or with another tokenizer; add --overwrite, or name another.")
+    try:
+        str(folder).encode()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, UnicodeEncodeError) as error:
+        raise UserError(f"{str(folder)!r} cannot be a folder for the shards ({error}); name another.") from error
 
 
 def saved_datasets(corpus: object) -> object:
-    """The corpus with each `datasets.Dataset` in memory replaced by the folder in the cache that it is saved to."""
+    """The corpus with each `datasets.Dataset` in memory replaced by the folder in the cache that it is saved to.
+
+    Of a dictionary of splits, the one named train is meant.
+
+    Raises:
+        UserError: the data set is streamed, or has no split named train.
+    """
     if isinstance(corpus, list | tuple):
         return [saved_datasets(part) for part in corpus]
-    if not hasattr(corpus, "save_to_disk"):
+    if not type(corpus).__module__.startswith("datasets."):
         return corpus
-    folder = cache_folder() / "datasets" / str(getattr(corpus, "_fingerprint", ""))
-    if not folder.exists():
-        temporary = Path(tempfile.mkdtemp(dir=cache_folder()))
-        corpus.save_to_disk(temporary)
-        folder.parent.mkdir(exist_ok=True)
-        temporary.replace(folder)
-    return str(folder)
+    if isinstance(corpus, dict):
+        if "train" not in corpus:
+            raise UserError(f"The data set has no split named train; give one of its splits: {', '.join(corpus) or 'none'}.")
+        return saved_datasets(corpus["train"])
+    if not hasattr(corpus, "save_to_disk"):
+        raise UserError(f"The {type(corpus).__name__} is streamed; give a Dataset, or write the text to a file first.")
+    return str(_saved_once(corpus))
+
+
+def _saved_once(dataset: Any) -> Path:
+    """The folder in the cache that holds a data set, saved there if it is not whole."""
+    folder: Path = cache_folder() / "datasets" / dataset._fingerprint
+    with FileLock(cache_folder() / ".lock-datasets"):
+        if not _is_whole(folder):
+            temporary = folder.with_name(f".tmp-{folder.name}")
+            for earlier in (temporary, folder):
+                shutil.rmtree(earlier, ignore_errors=True)
+            with _no_bars():
+                dataset.save_to_disk(temporary)
+            temporary.replace(folder)
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and all(file.path.is_file() for file in corpus_files([folder]))
+    except UserError:
+        return False
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keep `datasets` from drawing progress bars, which are ours to draw."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    hidden = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not hidden:
+            enable_progress_bars()
 
 
 def _places(paths: Sequence[str]) -> Iterator[Path]:
@@ -192,12 +241,14 @@ def cache_folder() -> Path:
     Raises:
         UserError: nothing can be written there.
     """
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = Path(os.environ.get("LIMBECK_CACHE") or caches / "limbeck").expanduser()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    folder = Path(os.environ.get("LIMBECK_CACHE") or caches / "limbeck")
     try:
+        folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter if nobody has such a home
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"The cache {folder} cannot be made ({error.strerror}); let LIMBECK_CACHE name a folder that can be written to."
+            f"The cache {folder} cannot be made ({reason}); let LIMBECK_CACHE name a folder that can be written to."
         ) from error
     return folder

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from os.path import realpath
@@ -27,6 +28,18 @@ class CorpusFile:
 
     path: Path
     kind: Kind
+
+    def state(self) -> tuple[int, int]:
+        """Size and time of change, which tell that the file is being written to.
+
+        Raises:
+            UserError: the file is gone.
+        """
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read: {error.strerror}.") from error
+        return found.st_size, found.st_mtime_ns
 
     def digest(self) -> str:
         """A hash of the content, which is what counts, wherever the file lies.
@@ -63,6 +76,8 @@ def corpus_files(paths: Iterable[str | Path]) -> list[CorpusFile]:
 def _found(path: str | Path) -> list[CorpusFile]:
     if isinstance(path, str) and path.startswith(HUB):
         return _hub_files(path.removeprefix(HUB))
+    if not str(path):
+        raise UserError("The name of the text is empty; name a file or folder.")
     path = Path(path).expanduser()
     try:
         if path.is_dir():
@@ -89,8 +104,8 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
         return _saved_splits(folder)
     if (folder / "state.json").is_file():
         return _saved(folder)
-    named = sorted(file for file in folder.rglob("*") if file.is_file() or (file.is_symlink() and not file.exists()))
-    files = [CorpusFile(file, kind) for file in named if (kind := _kind(file)) and not _hidden(file.relative_to(folder))]
+    named = sorted(file for file in _below(folder) if file.is_file() or (file.is_symlink() and not file.exists()))
+    files = [CorpusFile(file, kind) for file in named if (kind := _kind(file))]
     if not files:
         kinds = ", ".join(SUFFIXES)
         raise UserError(
@@ -100,8 +115,23 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
     return files
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _below(folder: Path) -> Iterator[Path]:
+    """What is not hidden below a folder, through links to other folders too, except those that lead back up."""
+    been: set[str] = set()
+    for place, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        here = realpath(place)
+        been.add(here)
+        places = {each: realpath(Path(place, each)) for each in folders if not _hidden(each)}
+        folders[:] = [each for each, there in places.items() if there not in been and not Path(here).is_relative_to(there)]
+        yield from (Path(place, each) for each in files if not _hidden(each))
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".")
 
 
 def _saved_splits(folder: Path) -> list[CorpusFile]:

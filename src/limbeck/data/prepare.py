@@ -28,7 +28,7 @@ from limbeck.data.tokens import FORMAT, BrokenShard, PlainTokenizer, Shard, Toke
 from limbeck.errors import UserError
 
 INDEX = "index.json"
-SHARDS = "shard-*.safetensors"
+SHARDS = "shard-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors"
 LOCK = ".lock"
 SHARD_CHARACTERS = 1 << 23
 """About how much text goes into a shard."""
@@ -52,8 +52,23 @@ class Corpus:
     @cached_property
     def key(self) -> str:
         """What the shards depend on: the files' content in order, the tokenizer, and the format."""
-        parts = [FORMAT, self.tokenizer.fingerprint, self.column, *(file.digest() for file in self.files)]
+        parts = [FORMAT, self.tokenizer.fingerprint, self.column, *(digest for _, digest in self._read)]
         return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Refuse files whose content changed since the key was made, since what was read of them may not be what it says.
+
+        Raises:
+            UserError: naming the first that did.
+        """
+        for file, (state, digest) in zip(self.files, self._read, strict=True):
+            if file.state() != state and file.digest() != digest:
+                raise UserError(f"{file.path} changed while it was read; begin again when it is complete.")
+
+    @cached_property
+    def _read(self) -> list[tuple[tuple[int, int], str]]:
+        """The state of each file, and after that the digest of its content."""
+        return [(file.state(), file.digest()) for file in self.files]
 
     @property
     def bytes(self) -> int:
@@ -98,6 +113,7 @@ def prepare_shards(corpus: Corpus, folder: Path, watch: Watch = unwatched) -> To
         _check_room(corpus, folder)
         with watch(corpus.bytes) as read:
             shards = list(_shards(corpus, folder, read))
+        corpus.check_unchanged()
         tokens = checked(Tokens.of(shards))
         _remove_others(folder, len(shards))
         _write_index(folder, corpus, shards)
@@ -152,6 +168,13 @@ def is_prepared(path: str | Path) -> bool:
     except BrokenShard:
         return any(folder.glob(SHARDS))
     return True
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a folder without an index holds anything but what an interrupted `prepare` leaves, or hidden files."""
+    names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} if folder.is_dir() else set()
+    shards = {shard.name for shard in folder.glob(SHARDS)}
+    return not names <= (shards | {INDEX} if shards else set())
 
 
 def _shards(corpus: Corpus, folder: Path, read: Callable[[int], None]) -> Iterator[Shard]:
@@ -214,7 +237,7 @@ def _write_index(folder: Path, corpus: Corpus, shards: list[Shard]) -> None:
         "format": FORMAT,
         "key": corpus.key,
         "tokenizer": corpus.tokenizer.fingerprint,
-        "files": [file.path.name for file in corpus.files],
+        "files": [os.fsencode(file.path.name).decode(errors="replace") for file in corpus.files],  # need not be UTF-8
         "tokens": sum(len(shard.ids) for shard in shards),
         "units": sum(len(shard.lengths) for shard in shards),
         "empty": sum(shard.empty for shard in shards),

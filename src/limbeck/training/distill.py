@@ -74,8 +74,8 @@ def distill(
     Example:
         ``limbeck.distill("teacher/", student="6x384", corpus=["text/"], output="runs/a", steps=1000)``
     """
-    if "corpus" in settings:
-        settings["corpus"] = saved_datasets(settings["corpus"])
+    for name in {"corpus", "holdout"} & settings.keys():
+        settings[name] = saved_datasets(settings[name])
     recipe = validate(Recipe, {"teacher": teacher, **settings})
     return run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
 

@@ -97,7 +97,10 @@ class RunFolder:
             UserError: another process works there; naming it.
         """
         made = [place for place in (self.path, *self.path.parents) if not place.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be made ({error.strerror}); name another directory for the run.") from error
         file = self.path / LOCK
         holder = file.read_text().strip() if file.exists() else ""  # before trying: some versions of filelock empty the file
         lock = FileLock(file, timeout=0)

@@ -186,7 +186,7 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
             peak=memory.peak(micro_batch, accumulates=accumulates),
             available=memory.resident + available_memory(device),
         ),
-        seconds=_seconds(stage, plan, share, range(done.step + 1, done.step + steps + 1), disk.checkpoint),
+        seconds=_seconds(stage, plan, share, done.step, steps, disk.checkpoint),
         disk=disk,
     )
 
@@ -203,8 +203,8 @@ def flops_a_sequence(stage: Stage, max_length: int, precision: str) -> int:
     return int(counter.get_total_flops())
 
 
-def _seconds(stage: Stage, plan: Plan, share: int, to_come: range, checkpoint: int) -> Seconds:
-    """Time of a step, an evaluation and a checkpoint, and of all of them that are still to come."""
+def _seconds(stage: Stage, plan: Plan, share: int, done: int, steps: int, checkpoint: int) -> Seconds:
+    """Time of a step, an evaluation and a checkpoint, and of all of them in the steps that are still to come."""
     batch = _tried_batch(stage, min(plan.micro_batch_size, share), plan.precision)
     sequences = len(batch["input_ids"])
     with undisturbed(stage.module):
@@ -223,10 +223,15 @@ def _seconds(stage: Stage, plan: Plan, share: int, to_come: range, checkpoint: i
                 stage.loss(batch, stage.teacher(batch))
 
         evaluation = _median_seconds(evaluate) / sequences * len(stage.holdout) / this_process().num_processes
-    evaluations = sum(at == to_come[-1] or (plan.eval_every is not None and at % plan.eval_every == 0) for at in to_come)
-    saves = 0 if plan.checkpoint_every is None else sum(at % plan.checkpoint_every == 0 for at in to_come)
+    evaluations = _times(plan.eval_every, done, done + steps - 1) + 1 if steps else 0  # the end is always evaluated
+    saves = _times(plan.checkpoint_every, done, done + steps)
     save = checkpoint / _bytes_a_second() if saves else 0.0
-    return Seconds(step, evaluation, save, len(to_come) * step + evaluations * evaluation + saves * save)
+    return Seconds(step, evaluation, save, steps * step + evaluations * evaluation + saves * save)
+
+
+def _times(every: int | None, done: int, last: int) -> int:
+    """How often what is done every so many steps is done after step `done`, up to step `last`."""
+    return 0 if every is None else last // every - done // every
 
 
 def _tried_batch(stage: Stage, micro_batch_size: int, precision: str) -> Batch:
