@@ -377,6 +377,7 @@ def test_without_a_checkpoint_the_paths_decide(distil, stopping, corpus, tmp_pat
         ("recipe.yaml", None),
         ("summary.json", "{"),
         ("summary.json", "[]"),
+        ("summary.json", '{"fingerprints": 3}'),
     ],
 )
 def test_a_runs_own_files_are_named_when_they_are_garbled(distil, stopping, file, text, tmp_path):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from argparse import SUPPRESS
-from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the return value is the process's exit code, and no error leaves as a traceback."""
     try:
         try:
-            _run(arguments)
+            with _terminable():
+                _run(arguments)
         finally:
             if sys.stdout is not None:  # someone may have started the command with it closed
                 sys.stdout.flush()
@@ -79,6 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _say("out of memory; give a smaller --micro-batch-size, --batch-size or --max-length", CHECK_FAILED)
         return _say(_unexpected(error), CHECK_FAILED)
     return DONE
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with a word and nothing half-written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: Sequence[str] | None) -> None:

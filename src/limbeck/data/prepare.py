@@ -26,6 +26,7 @@ from limbeck.data.files import PACKED, CorpusFile
 from limbeck.data.text import Unit, read_units
 from limbeck.data.tokens import FORMAT, BrokenShard, PlainTokenizer, Shard, Tokens, checked
 from limbeck.errors import UserError
+from limbeck.text import size
 
 INDEX = "index.json"
 SHARDS = "shard-[0-9][0-9][0-9][0-9][0-9][0-9].safetensors"
@@ -254,6 +255,6 @@ def _check_room(corpus: Corpus, folder: Path) -> None:
     needed, free = corpus.expected_bytes() - there, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"The tokens of the corpus need about {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB left; prepare "
+            f"The tokens of the corpus need about {size(needed)}, but {folder} has {size(free)} left; prepare "
             "the text elsewhere (limbeck prepare ... -o FOLDER) or let LIMBECK_CACHE name a folder on a larger disk."
         )

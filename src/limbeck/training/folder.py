@@ -132,10 +132,11 @@ class RunFolder:
         found = [name for name in entries if name != LOCK and not name.startswith(TEMPORARY)]
         if found and not (resume or overwrite):
             raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")
-        foreign = [name for name in found if name not in PARTS]
-        if foreign or (found and not self.recipe.is_file()):
-            shown = ", ".join((foreign or found)[:3])
+        shown = ", ".join([name for name in found if name not in PARTS][:3] or found[:3])
+        if found and not self.recipe.is_file():
             raise UserError(f"{self.path} holds {shown}, but is not a run with a {RECIPE}; name another directory.")
+        if not set(found) <= set(PARTS):
+            raise UserError(f"{self.path} holds {shown}, which no run writes; move that elsewhere, or name another directory.")
 
     def check_holds_none(self, inputs: Iterable[str]) -> None:
         """Refuse inputs inside the run directory, which the run would overwrite.
@@ -179,7 +180,7 @@ class RunFolder:
             summary = json.loads(path.read_bytes())
         except ValueError as error:
             raise UserError(f"{path} cannot be read ({error}); remove it to have the run's end done again.") from error
-        if not isinstance(summary, dict):
+        if not (isinstance(summary, dict) and isinstance(summary.get("fingerprints"), dict)):
             raise UserError(f"{path} holds no summary; remove it to have the run's end done again.")
         return summary
 
