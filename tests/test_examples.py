@@ -1,23 +1,34 @@
 """The examples run as they stand."""
 
+import gzip
 import runpy
 from pathlib import Path
 
 import pytest
 
+from limbeck.samples import WIKIPEDIA_HELD_OUT
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@pytest.fixture
+def held_out(tmp_path):
+    """A little of the text that is held out, to be quick."""
+    file = tmp_path / "held-out.txt"
+    file.write_bytes(b"\n".join(gzip.decompress(WIKIPEDIA_HELD_OUT.read_bytes()).splitlines()[:20]))
+    return file
+
+
 @pytest.mark.usefixtures("minilm")
-def test_sentence_student(tmp_path, capsys):
+def test_sentence_student(tmp_path, capsys, held_out):
     example = runpy.run_path(str(EXAMPLES / "sentence_student.py"))
-    example["main"](tmp_path / "run", steps=1)
+    example["main"](tmp_path / "run", steps=1, held_out=held_out)
     assert "student: cosine with the first sentence" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("minilm")
-def test_two_corpora(tmp_path, capsys):
+def test_two_corpora(tmp_path, capsys, held_out):
     example = runpy.run_path(str(EXAMPLES / "two_corpora.py"))
     for _ in range(2):  # the second time it finds everything done
-        example["main"](tmp_path / "run", steps=1)
+        example["main"](tmp_path / "run", steps=1, held_out=held_out)
         assert "best held-out loss" in capsys.readouterr().out

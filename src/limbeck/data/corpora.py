@@ -79,26 +79,22 @@ def _long_units(tokens: Tokens, share: float, length: int) -> NDArray[np.bool_]:
     return long
 
 
-def open_tokens(paths: Sequence[str], reading: Reading, without: Sequence[str] = ()) -> Tokens:
+def open_tokens(paths: Sequence[str], reading: Reading) -> Tokens:
     """The tokens of all text that the paths name, tokenised before if it was.
 
     Args:
         paths: files, folders, data sets (see `limbeck.data.files.corpus_files`), or folders that `limbeck prepare` wrote,
             which come first; each counts once.
         reading: how text becomes tokens.
-        without: paths whose text is left out, although a folder may hold it.
 
     Raises:
         UserError: a path is wrong, text cannot be read, or nothing comes of it.
     """
-    left_out = {realpath(path) for path in _places(without)}
     prepared = {realpath(folder): folder for path in paths if is_prepared(path) and (folder := Path(path).expanduser())}
-    files = [file for file in corpus_files(p for p in paths if not is_prepared(p)) if realpath(file.path) not in left_out]
-    parts = [_prepared(folder, reading.tokenizer) for place, folder in prepared.items() if place not in left_out]
+    files = corpus_files(path for path in paths if not is_prepared(path))
+    parts = [_prepared(folder, reading.tokenizer) for folder in prepared.values()]
     if files:
         parts.append(_cached(files, reading))
-    if not parts:
-        raise UserError("The held-out text is all the text there is; name other text to train on.")
     return parts[0] if len(parts) == 1 else Tokens.joined(parts)
 
 
@@ -215,12 +211,6 @@ def _no_bars() -> Iterator[None]:
     finally:
         if not hidden:
             enable_progress_bars()
-
-
-def _places(paths: Sequence[str]) -> Iterator[Path]:
-    """The prepared folders among the paths, and the files of the others."""
-    yield from (Path(path).expanduser() for path in paths if is_prepared(path))
-    yield from (file.path for file in corpus_files(path for path in paths if not is_prepared(path)))
 
 
 def _prepared(folder: Path, tokenizer: PlainTokenizer) -> Tokens:

@@ -290,20 +290,32 @@ def hold_out(tokens: Tokens, share: float) -> tuple[Tokens, Tokens]:
     Raises:
         UserError: one side would be empty.
     """
-    held = np.fromiter(map(_position, _contents(tokens)), np.float64, len(tokens)) < share
+    held = _places(tokens) < np.uint64(share * 2**64)
     if held.all() or not held.any():
         raise UserError(f"The corpus is too small to hold out a share of {share}; name a file of its own instead.")
     return tokens.chosen(~held), tokens.chosen(held)
 
 
-def _contents(tokens: Tokens) -> Iterator[bytes]:
-    for start, length in zip(tokens.offsets.tolist(), tokens.lengths.tolist(), strict=True):
-        yield tokens.read(start, length).tobytes()
+def leave_out(tokens: Tokens, held: Tokens) -> Tokens:
+    """The units that are not among those held out, which their tokens tell, wherever they come from.
+
+    Raises:
+        UserError: none is left.
+    """
+    kept = ~np.isin(_places(tokens), _places(held))
+    if not kept.any():
+        raise UserError("The held-out text is all the text there is; name other text to train on.")
+    return tokens if kept.all() else tokens.chosen(kept)
 
 
-def _position(content: bytes) -> float:
-    """A number in [0, 1) that the content decides."""
-    return int.from_bytes(blake2b(content, digest_size=6).digest(), "big") / 2**48
+def _places(tokens: Tokens) -> NDArray[np.uint64]:
+    """(units,) for each unit a number below 2^64 that its tokens decide."""
+    contents = (
+        tokens.read(start, length).tobytes()
+        for start, length in zip(tokens.offsets.tolist(), tokens.lengths.tolist(), strict=True)
+    )
+    digests = b"".join(blake2b(content, digest_size=8).digest() for content in contents)
+    return np.frombuffer(digests, np.uint64)
 
 
 def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:

@@ -11,7 +11,7 @@ from accelerate.utils import broadcast_object_list
 from limbeck.data.batches import Frame, PackedSource
 from limbeck.data.corpora import Layout, Reading, open_tokens
 from limbeck.data.packing import Packing
-from limbeck.data.tokens import PlainTokenizer, Tokens, hold_out
+from limbeck.data.tokens import PlainTokenizer, Tokens, hold_out, leave_out
 from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.students import build_student, chosen_layers
 from limbeck.errors import UserError
@@ -104,9 +104,11 @@ def _sources(recipe: Recipe, teacher: Encoder, student: Encoder, reporter: Repor
     with this_process().local_main_process_first():
         held = [open_tokens([path], reading) for path in held_paths]
         groups = [[path] for path in recipe.corpus] if weighted else [recipe.corpus]
-        parts = [open_tokens(paths, reading, without=held_paths) for paths in groups]
+        parts = [open_tokens(paths, reading) for paths in groups]
     if share is not None:
         parts, held = map(list, zip(*(hold_out(part, share) for part in parts), strict=True))
+    elif held:
+        parts = [leave_out(part, held[0]) for part in parts]
     source = layout.source(parts, _weights(recipe, parts))
     holdout = replace(layout, long_share=0.0).source([Tokens.joined(held)]) if held else None
     _report_text(source, holdout, reporter)
