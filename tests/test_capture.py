@@ -220,7 +220,7 @@ def test_captures_of_one_model_do_not_disturb_each_other(model, batch):
 
 def test_hooks_are_removed_even_if_the_model_fails(model):
     with pytest.raises(IndexError):
-        capture(model, {"input_ids": torch.tensor([[100_000]])}, {"q": 1})
+        capture(model, {"input_ids": torch.tensor([[5]]), "token_type_ids": torch.tensor([[100]])}, {"q": 1})
     assert hooks(model) == []
 
 
@@ -246,3 +246,25 @@ def test_a_family_that_is_not_supported_is_refused_with_those_that_are(batch, re
     model = GPT2Model(GPT2Config(vocab_size=128, n_positions=16, n_embd=8, n_layer=1, n_head=2))
     with refused("gpt2", "bert"):
         capture(model, batch, {"q": 1})
+
+
+@pytest.mark.parametrize("ids", [-1, 100_000])
+def test_ids_of_another_tokenizer_are_refused(model, batch, refused, ids):
+    with refused("tokenizer", ids):
+        capture(model, {**batch, "input_ids": torch.full((3, 12), ids)}, {"q": 1})
+    assert hooks(model) == []
+
+
+def test_a_mask_of_another_length_is_refused(model, batch, refused):
+    """transformers would take what is missing for padding."""
+    for mask in (batch["attention_mask"][:, :2], batch["attention_mask"][:1], batch["attention_mask"].tolist()):
+        with refused("attention_mask", "(3, 12)"):
+            capture(model, {**batch, "attention_mask": mask}, {"q": 1})
+
+
+def test_what_is_no_model_batch_or_wish_is_refused(model, batch, refused):
+    with refused("DataParallel", "the model inside"):
+        capture(torch.nn.DataParallel(model), batch, {"q": 1})
+    for given, wants in ((batch["input_ids"], {"q": 1}), (batch, "q")):
+        with refused("a batch"):
+            capture(model, given, wants)

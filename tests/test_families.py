@@ -155,7 +155,9 @@ def rewrite_weights(folder, edit):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_model_gives_its_encoder_and_its_students_know_nothing_of_the_task(kind, tmp_path, task):
-    original = kind.make(task, num_labels=5, problem_type="multi_label_classification", auto_map={"AutoModel": "code.Model"})
+    original = kind.make(
+        task, num_labels=5, problem_type="multi_label_classification", auto_map={"AutoModelForMaskedLM": "code.Model"}
+    )
     teacher = load_encoder(kind.save(tmp_path, original))
     assert type(teacher.model).__name__ == CLASSES[kind.model_type] + "Model"
     assert torch.equal(output(teacher.model, kind.tokenizer), output(original.base_model, kind.tokenizer))

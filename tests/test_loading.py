@@ -224,7 +224,8 @@ def shard_index(text):
 BROKEN = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
     "broken config": (lambda folder: shorten(folder / "config.json"), "config.json"),
-    "unheard-of model type": (lambda folder: edit_config(folder, model_type="distillatron"), "distillatron"),
+    "no layers": (lambda folder: edit_config(folder, num_hidden_layers=0), "layers"),
+    "list of fields": (lambda folder: (folder / "config.json").write_text("[]"), "no fields"),
     "heads that do not divide": (lambda folder: edit_config(folder, num_attention_heads=5), "attention heads (5)"),
     "size that is no number": (lambda folder: edit_config(folder, hidden_size="wide"), "hidden_size"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
@@ -261,13 +262,28 @@ def test_an_unsupported_kind_of_model_is_refused_with_those_that_are_supported(s
     GPT2Config().save_pretrained(save_bert(tmp_path))
     with refused("gpt2", "supported: bert"):
         load_encoder(tmp_path)
+    edit_config(tmp_path, model_type="distillatron")
+    with refused("distillatron", "supported: bert"):
+        load_encoder(tmp_path)
 
 
 def test_code_that_a_folder_brings_is_refused_without_a_question(save_bert, tmp_path, monkeypatch, refused):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
     edit_config(save_bert(tmp_path), model_type="distillatron", auto_map={"AutoConfig": "code.Config"})
-    with refused(tmp_path, "custom code"):
+    with refused(tmp_path, "code of its own"):
         load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["AutoModel", "AutoConfig"])
+def test_code_for_a_supported_family_is_refused_as_well(save_bert, tmp_path, refused, name):
+    edit_config(save_bert(tmp_path), auto_map={name: "code.Model"})
+    with refused(tmp_path, "auto_map", "supported: bert"):
+        load_encoder(tmp_path)
+
+
+def test_code_for_a_tasks_head_is_passed_over(save_bert, tmp_path):
+    edit_config(save_bert(tmp_path), auto_map={"AutoModelForSequenceClassification": "code.Model"})
+    assert load_encoder(tmp_path).shape.layers == 3
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(save_bert, tmp_path, tiny_tokenizer, refused):

@@ -206,7 +206,7 @@ def test_what_a_corpus_is_depends_on_content_tokenizer_and_column_only(corpus, w
 def test_too_little_room_is_noticed_before_anything_is_written(corpus, tmp_path, refused, monkeypatch):
     needed = corpus().expected_bytes()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
-    with refused(tmp_path / "a", "GB left", "LIMBECK_CACHE"):
+    with refused(tmp_path / "a", "MB left", "LIMBECK_CACHE"):
         prepare_shards(corpus(), tmp_path / "a")
     assert content(tmp_path / "a") == {}
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))

@@ -9,6 +9,7 @@ from limbeck.data.text import read_units
 from limbeck.recipes import shipped
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
 from limbeck.studies import quickstart as study
+from limbeck.tasks.similarity import read_sts
 
 
 def test_held_out_text_is_not_in_the_training_text():
@@ -50,6 +51,27 @@ def test_the_table_compares_teacher_cut_and_student(tmp_path, monkeypatch, capsy
     assert teacher["sts_spearman"] == pytest.approx(1)
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("teacher", "undistilled", "student", "22.71 M", "17.39 M"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("", "two pairs"),
+        ("a\tb\t1\n", "two pairs"),
+        ("a\tb\t1\nc\td\t1\n", "two pairs"),
+        ("a\tb\t1\nc\td\tnan\n", "line 3"),
+        ("a\tb\t1\n\nc\td\t2\n", "line 3"),
+    ],
+)
+def test_scores_that_nothing_can_be_ranked_by_are_refused(tmp_path, refused, lines, words):
+    (tmp_path / "dev.tsv").write_text(f"sentence1\tsentence2\tscore\n{lines}")
+    with refused("dev.tsv", words):
+        read_sts(tmp_path / "dev.tsv")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t2\n", encoding="utf-8-sig")
+    assert read_sts(tmp_path / "dev.tsv")[0] == [("a", "b"), ("c", "d")]
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path, refused):

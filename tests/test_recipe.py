@@ -87,6 +87,7 @@ def test_relations_may_be_weighted_in_a_recipe(tmp_path):
         ({"objective": {"relations": 3}}, "relations"),
         ({"objective": {"relations": ["qq", "vv", "qq"]}}, "objective.relations: qq stands there twice"),
         ({"holdout": "0.9"}, "held-out share"),
+        ({"holdout": 1}, "held-out share"),
         ({"corpus": []}, "corpus: "),
         ({"corpus": ["a.txt", 3]}, "corpus: should be a valid string, not 3"),
         ({"trackers": ["wandb", "wandb"]}, "trackers: wandb stands there twice"),

@@ -417,3 +417,32 @@ def test_an_unknown_reduction_is_refused():
     feature = torch.zeros(1, 4, 8)
     with pytest.raises(UserError, match='"mean" or "none"'):
         relation_kl(teacher=(feature, feature), student=(feature, feature), relation_heads=2, reduction="sum")
+
+
+def test_a_pair_mask_may_hold_numbers_but_is_no_additive_mask(device):
+    teacher, student = teacher_and_student("qk")
+    pairs = torch.rand(N, N) < 0.6
+    settings = {"teacher": teacher, "student": student, "relation_heads": HEADS}
+    expected = relation_kl(**settings, pair_mask=pairs)
+    for numbers in (pairs.int(), pairs.float()):
+        assert torch.equal(relation_kl(**settings, pair_mask=numbers), expected)
+    with pytest.raises(UserError, match="pair_mask"):
+        relation_kl(**settings, pair_mask=pairs.float() * -1e9)
+
+
+@pytest.mark.parametrize("other", [torch.float32, torch.bfloat16])
+def test_features_of_a_pair_may_differ_in_type(device, other):
+    teacher, student = teacher_and_student("qk")
+    expected = relation_kl(teacher=teacher, student=student, relation_heads=HEADS)
+    mixed = [(a, b.to(other)) for a, b in (teacher, student)]
+    loss = relation_kl(teacher=mixed[0], student=mixed[1], relation_heads=HEADS)
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
+
+
+def test_what_is_no_pair_and_no_number_of_heads_is_refused():
+    feature = torch.zeros(3, 4, 8)
+    with pytest.raises(UserError, match="a pair"):
+        relation_kl(teacher=feature, student=(feature, feature), relation_heads=2)
+    with pytest.raises(UserError, match="whole number"):
+        relation_kl(teacher=(feature, feature), student=(feature, feature), relation_heads=8 / 4)

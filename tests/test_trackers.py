@@ -235,8 +235,9 @@ def test_a_tracker_that_fails_costs_its_records_and_not_the_run(arguments, tmp_p
     assert len(log_of(tmp_path / "run")) > 0
 
 
-def test_a_tracker_that_does_not_start_is_the_users_to_mend(arguments, capsys, monkeypatch):
+def test_a_tracker_that_does_not_start_is_the_users_to_mend_and_nothing_is_left(arguments, tmp_path, capsys, monkeypatch):
     pytest.importorskip("trackio", reason=INSTALL.format("trackio"))
     monkeypatch.setenv("TRACKIO_SERVER_URL", "nonsense")
     assert main([*arguments, "--trackers", "trackio"]) == 2
     assert "limbeck: The tracker trackio does not start: " in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -375,6 +376,47 @@ def test_names_of_held_out_files_may_be_numbers(distil, corpus, tmp_path):
     held.parent.mkdir()
     held.write_text("the still\n")
     assert "holdout: '2024'" in (distil(holdout=held).student / "README.md").read_text()
+
+
+def test_a_default_device_of_the_callers_changes_nothing(distil):
+    expected = weights(distil("usual", init="random"))
+    with torch.device("meta"):
+        assert equal(weights(distil("meta", init="random")), expected)
+
+
+def test_a_second_run_in_one_process_is_refused(distil, monkeypatch, refused):
+    """Both would draw from the same random numbers."""
+    second = []
+
+    def begin_another(*_):
+        with ThreadPoolExecutor(1) as pool:
+            second.append(pool.submit(distil, "second").exception())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(assemble_module, "build_stage", begin_another)
+    with pytest.raises(KeyboardInterrupt):
+        distil("first")
+    monkeypatch.undo()
+    with refused("Another run", "process"):
+        raise second[0]
+    distil("third")
+
+
+@pytest.mark.parametrize("output", [None, 3, "~nobody-of-that-name/run"])
+def test_what_is_no_directory_is_refused(teacher, corpus, refused, output):
+    with refused("the run's directory"):
+        limbeck.distill(teacher, output=output, corpus=[corpus], student="1x32")
+
+
+def test_a_name_too_long_for_a_file_is_refused(corpus, tmp_path, refused):
+    with refused("no model folder"):
+        limbeck.distill("x" * 5000, output=tmp_path / "run", corpus=[corpus], student="1x32", quiet=True)
+
+
+@pytest.mark.parametrize("student", ["1x99999999999", "99999999999999x32", "1x32:9999999999999"])
+def test_a_student_larger_than_memory_is_refused_before_it_is_built(distil, refused, student):
+    with refused("weights alone", "choose a smaller one"):
+        distil(student=student, init="random")
 
 
 # ---------------------------------------------------------------- the text of a run

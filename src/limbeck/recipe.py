@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -37,6 +38,10 @@ def _utf8(value: object) -> object:
     return text
 
 
+def _share(value: object) -> object:
+    return value if isinstance(value, bool) or not isinstance(value, Real) else str(value)
+
+
 def _home(text: str) -> str:
     try:
         Path(text).expanduser()
@@ -51,7 +56,7 @@ Text = Annotated[
     AfterValidator(_home),
     BeforeValidator(_utf8),
 ]
-Holdout = Annotated[Text, BeforeValidator(lambda value: str(value) if isinstance(value, float) else value)]
+Holdout = Annotated[Text, BeforeValidator(_share)]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 

@@ -59,10 +59,12 @@ class Capture:
         wants: the features to read and the layers to read them from.
 
     Raises:
-        UserError: an unsupported family, an unknown feature, or a layer that the encoder does not have.
+        UserError: no encoder, an unsupported family, an unknown feature, or a layer that the encoder does not have.
     """
 
     def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
+        if not hasattr(model, "base_model") or not hasattr(model, "config"):
+            raise UserError(f"Features are read of a transformers model, not of a {type(model).__name__}; give the model inside.")
         self._encoder: nn.Module = model.base_model
         family = family_of(model.config)
         self._layers = family.layer_list(self._encoder)
@@ -135,14 +137,17 @@ def capture(
         For a feature asked for with one layer a tensor (batch, n, width), for a list a dict from layer to tensor.
 
     Raises:
-        UserError: an unsupported family, an unknown feature, a layer that the encoder does not have, or inputs that are
-            missing, empty, too long or unknown to the encoder.
+        UserError: no encoder, an unsupported family, an unknown feature, a layer that the encoder does not have, or inputs
+            that are missing, empty, too long, of another tokenizer or unknown to the encoder.
 
     Example:
         ``limbeck.capture(model, tokenizer(texts, return_tensors="pt", padding=True), {"q": 12, "hidden": [0, 3]})``
     """
+    if not isinstance(wants, Mapping) or not isinstance(batch, Mapping):
+        raise UserError('capture needs a batch such as the tokenizer gives, and what to read of it, such as {"q": 12}.')
     reader = Capture(model, {feature: _asked_layers(feature, asked) for feature, asked in wants.items()})
     try:
+        _check_vocabulary(batch, model)
         read = reader(**batch).tensors
     finally:
         reader.close()
@@ -193,6 +198,25 @@ def _check_inputs(inputs: Mapping[str, Tensor], accepted: set[str], shape: Encod
         raise UserError(
             f"A sequence of {ids.shape[1]} tokens is longer than the {shape.positions} that the encoder has positions for; "
             f"tokenise with truncation=True, max_length={shape.positions}."
+        )
+    _check_mask(inputs.get("attention_mask"), ids)
+
+
+def _check_mask(mask: Any, ids: Tensor) -> None:
+    """Refuse a mask of another length, which transformers would fill up with padding; others have four dimensions."""
+    if mask is None or (isinstance(mask, Tensor) and (mask.ndim != 2 or mask.shape == ids.shape)):
+        return
+    given = f"the shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"the type {type(mask).__name__}"
+    raise UserError(f"attention_mask has {given}; it must be a tensor of input_ids' shape, {tuple(ids.shape)}.")
+
+
+def _check_vocabulary(batch: Mapping[str, Tensor], model: PreTrainedModel) -> None:
+    """Refuse ids without an embedding, of which a GPU says nothing that helps; looking at them costs it a pause."""
+    ids, rows = batch.get("input_ids"), model.config.vocab_size
+    if isinstance(ids, Tensor) and ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= rows):
+        raise UserError(
+            f"input_ids go from {int(ids.min())} to {int(ids.max())}, but the encoder knows only 0 to {rows - 1}; "
+            "tokenise with its own tokenizer."
         )
 
 

@@ -67,8 +67,21 @@ def family_of(config: PretrainedConfig) -> Family:
     Raises:
         UserError: the family is not in the table; the message lists those that are.
     """
+    return family_named(config.model_type)
+
+
+def family_named(model_type: str) -> Family:
+    """The row for a value of ``config.model_type``.
+
+    Raises:
+        UserError: as `family_of`.
+    """
     for family in FAMILIES:
-        if config.model_type in family.model_types:
+        if model_type in family.model_types:
             return family
-    supported = ", ".join(name for family in FAMILIES for name in family.model_types)
-    raise UserError(f"Encoders of type {config.model_type!r} are not supported yet; supported: {supported}.")
+    raise UserError(f"Encoders of type {model_type!r} are not supported yet; {supported_families()}.")
+
+
+def supported_families() -> str:
+    """The families in the table, in words for a message."""
+    return "supported: " + ", ".join(name for family in FAMILIES for name in family.model_types)

@@ -15,8 +15,8 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from limbeck.encoders.families import Family, family_of
-from limbeck.encoders.folders import contents, model_folder, one_line
+from limbeck.encoders.families import Family, family_named, family_of, supported_families
+from limbeck.encoders.folders import contents, model_folder, one_line, read_json
 from limbeck.encoders.shape import EncoderShape
 from limbeck.encoders.weights import check_weights, encoder_keys, read_weights
 from limbeck.errors import UserError
@@ -136,12 +136,30 @@ def no_progress_bars() -> Iterator[None]:
 def _config(folder: Path) -> PretrainedConfig:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json ({contents(folder)}); give the folder of a Hugging Face encoder.")
+    _check_kind(folder / "config.json")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers makes of a file that anyone may have written
         raise UserError(f"{folder / 'config.json'} cannot be read as a model configuration: {one_line(error)}") from error
     config.dtype = torch.float32
     return _for_features(config, folder)
+
+
+def _check_kind(file: Path) -> None:
+    """Refuse code of a folder's own, and families that not even transformers knows, of which it speaks at length.
+
+    Raises:
+        UserError: with what is supported, or a file that cannot be read.
+    """
+    fields = read_json(file)
+    if not isinstance(fields, dict):
+        raise UserError(f"{file} cannot be read as a model configuration: it holds no fields.")
+    code = fields.get("auto_map")
+    # Code for a task's head alone leaves the encoder what it is.
+    if isinstance(code, dict) and code.keys() & {"AutoConfig", "AutoModel"}:
+        raise UserError(f"{file} asks for code of its own (auto_map), which is never run; {supported_families()}.")
+    if "model_type" in fields:
+        family_named(fields["model_type"])
 
 
 def _model_of(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
@@ -156,10 +174,12 @@ def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
     """Refuse what is no plain encoder, and undo settings that only change what a forward pass returns.
 
     Raises:
-        UserError: a decoder, or quantised weights.
+        UserError: a decoder, no layers, or quantised weights.
     """
     if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
         raise UserError(f"{folder} holds a decoder (is_decoder or add_cross_attention in config.json); give an encoder.")
+    if config.num_hidden_layers < 1:
+        raise UserError(f"{folder} holds no Transformer layers (num_hidden_layers in config.json); give an encoder.")
     if getattr(config, "quantization_config", None) is not None:
         raise UserError(f"{folder} holds quantised weights; give the model they were made from.")
     config.output_attentions = False

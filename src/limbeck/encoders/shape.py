@@ -107,11 +107,15 @@ class StudentShape:
         for heads in wanted:
             if self.width % heads == 0:
                 return heads
-        reason = ", as many as the teacher has" if same and not self.heads else ""
+        if same:
+            raise UserError(
+                f"A width of {self.width} cannot be split into {wanted[0]} attention heads, but the student needs {teacher}, as "
+                f"many as the teacher has; choose a width that is a multiple of {teacher}, or use --objective minilmv2 and "
+                "--init random, which need no equal heads."
+            )
         raise UserError(
-            f"A width of {self.width} cannot be split into {wanted[0]} attention heads{reason}; "
-            f"write {self.layers}x{self.width}/HEADS with one of {', '.join(map(str, common_divisors(self.width)))}"
-            + (", or use --objective minilmv2 and --init random, which need no equal heads." if same else ".")
+            f"A width of {self.width} cannot be split into {wanted[0]} attention heads; "
+            f"write {self.layers}x{self.width}/HEADS with one of {', '.join(map(str, common_divisors(self.width)))}."
         )
 
 

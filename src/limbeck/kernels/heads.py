@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from limbeck.errors import UserError
 
 
@@ -10,12 +12,14 @@ def common_divisors(*widths: int) -> list[int]:
     return [count for count in range(1, min(widths) + 1) if all(width % count == 0 for width in widths)]
 
 
-def check_relation_heads(heads: int, *widths: int) -> None:
+def check_relation_heads(heads: object, *widths: int) -> None:
     """Refuse a number of relation heads that does not divide the width of every feature read.
 
     Raises:
-        UserError: naming the numbers that do.
+        UserError: no whole number, or naming the numbers that do.
     """
+    if not isinstance(heads, Integral):
+        raise UserError(f"The number of relation heads must be a whole number, not {heads!r}.")
     legal = common_divisors(*widths)
     if heads not in legal:
         raise UserError(

@@ -64,14 +64,16 @@ def relation_kl(
         UserError: A_r does not divide a width (the counts that do are listed), or the shapes do not fit together.
     """
     _check_shapes(teacher, student, mask)
+    _check_truth("mask", mask)
+    _check_truth("pair_mask", pair_mask)
     check_relation_heads(relation_heads, teacher[0].shape[-1], student[0].shape[-1])
-    teacher, student = _without_float16(teacher), _without_float16(student)
+    teacher, student = _one_dtype(teacher), _one_dtype(student)
     scales = [
         1 / (pair[0].shape[-1] / relation_heads) ** 0.5 if given is None else given
         for given, pair in zip(scale, (teacher, student), strict=True)
     ]
     places = (*student[0].shape[:2], relation_heads)
-    pairs = _expand("pair_mask", pair_mask, *places)
+    pairs = _expand("pair_mask", None if pair_mask is None else pair_mask.bool(), *places)
     bias_t, bias_s = (_expand("bias", each, *places) for each in bias)
     settings = _Settings(relation_heads, mask, pairs, bias_t, scales[0], scales[1], student[0] is student[1])
     with torch.autocast(student[0].device.type, enabled=False):
@@ -85,6 +87,9 @@ def relation_kl(
 
 
 def _check_shapes(teacher: Pair, student: Pair, mask: Tensor | None) -> None:
+    for role, features in (("teacher", teacher), ("student", student)):
+        if len(features) != 2:
+            raise UserError(f"relation_kl: the {role}'s features must be a pair, such as (q, q) or (q, k).")
     places = student[0].shape[:2]
     for role, (a, b) in (("teacher", teacher), ("student", student)):
         if a.dim() != 3 or a.shape != b.shape or a.shape[:2] != places:
@@ -94,17 +99,24 @@ def _check_shapes(teacher: Pair, student: Pair, mask: Tensor | None) -> None:
             )
     if mask is not None and mask.shape != places:
         raise UserError(f"relation_kl: the mask has shape {tuple(mask.shape)}; it must be {tuple(places)}.")
+
+
+def _check_truth(name: str, mask: Tensor | None) -> None:
     if mask is not None and mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
-        raise UserError("relation_kl: the mask must be bool, or hold 0 and 1 alone; it is no additive mask.")
+        raise UserError(f"relation_kl: the {name} must be bool, or hold 0 and 1 alone; it is no additive mask.")
 
 
-def _without_float16(pair: Pair) -> Pair:
-    """Widen float16, where scores overflow and small gradients vanish; a symmetric pair stays one tensor."""
+def _one_dtype(pair: Pair) -> Pair:
+    """Bring both features into one type, and widen float16, where scores overflow and small gradients vanish.
+
+    A symmetric pair stays one tensor.
+    """
     a, b = pair
-    if torch.float16 not in (a.dtype, b.dtype):
-        return pair
-    wide = a.float()
-    return wide, wide if a is b else b.float()
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    if torch.float16 in (a.dtype, b.dtype):
+        dtype = torch.promote_types(dtype, torch.float32)
+    wide = a.to(dtype)
+    return wide, wide if a is b else b.to(dtype)
 
 
 def _expand(name: str, table: Tensor | None, batch: int, length: int, heads: int) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,11 +39,11 @@ def read_sts(path: Path) -> tuple[list[SentencePair], Tensor]:
     """Sentence pairs and their scores (0 to 5) from STS-B in GLUE's format (train.tsv, dev.tsv).
 
     Raises:
-        UserError: the file cannot be read, or a line does not fit (naming it).
+        UserError: the file cannot be read, a line does not fit (naming it), or nothing can be ranked by the scores.
     """
     rows: list[list[str]] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows.extend(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
@@ -59,4 +60,8 @@ def read_sts(path: Path) -> tuple[list[SentencePair], Tensor]:
             scores.append(float(row[score]))
         except (IndexError, ValueError) as error:
             raise UserError(f"{path}, line {number}: no sentence pair with a score.") from error
+        if not math.isfinite(scores[-1]):
+            raise UserError(f"{path}, line {number}: the score {row[score]} is no finite number.")
+    if len(set(scores)) < 2:
+        raise UserError(f"{path} has no two pairs with different scores, which a rank correlation needs.")
     return pairs, torch.tensor(scores)

@@ -20,6 +20,7 @@ from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, holdout_share
 from limbeck.text import count
 from limbeck.training.loop import this_process
+from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
 from limbeck.training.resume import fingerprint, is_folder
 from limbeck.training.stage import Stage, build_stage, set_dropout
@@ -72,6 +73,7 @@ def _fingerprints(recipe: Recipe, stage: Stage) -> dict[str, str]:
 
 
 def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, AnyObjective]:
+    check_size(recipe.shape, teacher.shape)
     student = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=recipe.objective.equal_heads)
     positions = min(teacher.shape.positions, student.shape.positions)
     if recipe.max_length > positions:

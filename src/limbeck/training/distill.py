@@ -32,7 +32,7 @@ from limbeck.training.memory import Memory, check_memory, measure_memory
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.summary import public_name, summarise
-from limbeck.training.trackers import Trackers, check_trackers
+from limbeck.training.trackers import TrackerRefused, Trackers, check_trackers
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,11 @@ def _begin(parts: Parts, folder: RunFolder, reporter: Reporter) -> Run:
     if this_process().is_main_process:
         folder.clear()
         folder.write_recipe(text)
-    return _train(parts, parts.recipe, unreached, _stamp(parts, text), None, folder, reporter)
+    try:
+        return _train(parts, parts.recipe, unreached, _stamp(parts, text), None, folder, reporter)
+    except TrackerRefused:
+        folder.clear()  # so that the same command, once mended, finds the directory free
+        raise
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,15 @@ class RunFolder:
     """A run's directory."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        """Name a directory, which need not be there yet.
+
+        Raises:
+            UserError: no path, or the home of nobody.
+        """
+        try:
+            self.path = Path(path).expanduser()
+        except (TypeError, RuntimeError) as error:
+            raise UserError(f"{path!r} cannot be the run's directory ({error}); name another.") from error
 
     @property
     def student(self) -> Path:
@@ -146,8 +154,11 @@ class RunFolder:
         """
         for given in inputs:
             path = Path(given).expanduser()
-            if path.exists() and path.resolve().is_relative_to(self.path.resolve()):
-                raise UserError(f"{given} lies in the run directory {self.path}, which is written to; name another directory.")
+            with suppress(OSError):  # a name too long for any file
+                if path.exists() and path.resolve().is_relative_to(self.path.resolve()):
+                    raise UserError(
+                        f"{given} lies in the run directory {self.path}, which is written to; name another directory."
+                    )
 
     def clear(self) -> None:
         """Remove what an earlier run wrote, and make the directory."""

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import blake2b
 
 import torch
 
+from limbeck.errors import UserError
+
+ALONE = threading.Lock()
+"""Held by the one run of this process: torch's random numbers are the process's, not the thread's."""
+
 
 @contextmanager
 def isolated(device: torch.device) -> Iterator[None]:
-    """Give the caller's random state back afterwards; `no_grad`, inference mode and autocast of his do not apply inside."""
+    """Give the caller's random state back afterwards; his `no_grad`, inference mode, autocast and default device do not apply.
+
+    Raises:
+        UserError: another thread is inside.
+    """
+    # The context of a default device watches every call, so it is entered only where it changes something.
+    processor = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
     with (
+        _one_at_a_time(),
+        processor,
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.inference_mode(mode=False),  # which turns gradients on as well
         # An outer autocast keeps the inner ones' cast weights beyond the step that changes the weights, so none are kept.
@@ -20,6 +34,16 @@ def isolated(device: torch.device) -> Iterator[None]:
         torch.autocast(device.type, enabled=False, cache_enabled=False),
     ):
         yield
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    if not ALONE.acquire(blocking=False):
+        raise UserError("Another run is at work in this process; wait for its end, or start this one in a process of its own.")
+    try:
+        yield
+    finally:
+        ALONE.release()
 
 
 def seed_step(device: torch.device, seed: int, process: int, examples: int, stream: str = "student") -> None:

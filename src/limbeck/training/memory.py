@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_iter
 
 from limbeck.data.batches import Batch
 from limbeck.encoders.cost import gradient_bytes, moment_bytes, weight_bytes
+from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.errors import UserError
 from limbeck.text import size
 from limbeck.training.loop import this_process
@@ -168,6 +169,23 @@ def check_memory(memory: Memory, micro_batch_size: int, share: int) -> None:
         f"Training with {micro_batch_size} sequences at a time needs {size(need)} of memory, "
         f"and there are {size(limit)}; {remedy}."
     )
+
+
+def check_size(student: StudentShape, teacher: EncoderShape) -> None:
+    """Refuse a student whose layers alone are more than memory holds, since building it would fill the machine.
+
+    Raises:
+        UserError: naming the need and what there is.
+    """
+    width = student.width
+    feed_forward = student.feed_forward or width * teacher.feed_forward // teacher.width
+    need = weight_bytes(student.layers * (4 * width**2 + 2 * width * feed_forward) + teacher.vocabulary * width)
+    there: int = broadcast_object_list([available_memory(torch.device("cpu"))])[0]
+    if need > there:
+        raise UserError(
+            f"A student of {student.layers}x{width}:{feed_forward} needs {size(need)} of memory for its weights alone, and "
+            f"{size(there)} are there; choose a smaller one."
+        )
 
 
 def available_memory(device: torch.device) -> int:

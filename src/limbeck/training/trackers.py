@@ -36,6 +36,10 @@ NOT_PLOTTED = ("step", "tokens", "seconds")
 """What a line of the log says of the time; it is no measurement."""
 
 
+class TrackerRefused(UserError):
+    """A tracker does not start; nothing was trained yet."""
+
+
 def check_trackers(names: Sequence[Tracker]) -> None:
     """Refuse trackers whose package is not installed.
 
@@ -82,7 +86,7 @@ class Trackers:
         """While training from this step on; whatever ends it, what was logged is written.
 
         Raises:
-            UserError: a tracker does not start.
+            TrackerRefused: a tracker does not start.
         """
         names = self._recipe.trackers if PartialState().is_main_process else []
         try:
@@ -107,7 +111,7 @@ class Trackers:
             with redirect_stdout(io.StringIO()):
                 self._open[name], where = STARTS[name](Start(folder, self._folder.path.resolve().name, self._recipe, step))
         except Exception as error:  # whatever a tracker makes of the user's environment
-            raise UserError(f"The tracker {name} does not start: {one_line(error)}") from error
+            raise TrackerRefused(f"The tracker {name} does not start: {one_line(error)}") from error
         self._reporter.fact("tracker", where)
 
     def _attempt(self, name: Tracker, act: Callable[[], None]) -> None:
