@@ -112,8 +112,9 @@ def _total(counts: Floats) -> Floats:
 
 def _standardised(values: Floats) -> Floats:
     """Values near 0 and 1, so that sums of squares lose no digits."""
-    centred = values - values.mean(axis=-1, keepdims=True)
-    return centred / np.maximum(np.abs(centred).max(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+    centred: Floats = values - values.mean(axis=-1, keepdims=True)
+    largest: Floats = np.abs(centred).max(axis=-1, keepdims=True)
+    return centred / np.where(largest > 0, largest, 1)
 
 
 def _correlation(covariance: Floats, *spreads: Floats) -> Floats:
@@ -122,4 +123,5 @@ def _correlation(covariance: Floats, *spreads: Floats) -> Floats:
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+    ratio: Floats = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+    return ratio
