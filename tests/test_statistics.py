@@ -56,6 +56,12 @@ def test_what_does_not_vary_scores_nothing(metric):
     assert score(np.array([[3.0, 0, 0]])).item() == 0
 
 
+def test_one_example_drawn_again_and_again_does_not_vary():
+    drawn = np.random.default_rng(0)
+    for metric in (weighted.pearson, weighted.spearman):
+        assert not metric(drawn.normal(size=(1, 50)), drawn.normal(size=50), 7 * np.eye(50)).any()
+
+
 def test_correlations_do_not_depend_on_unit_and_origin():
     predictions, labels = data("pearson")
     counts = np.random.default_rng(0).multinomial(60, [1 / 60] * 60, 4).astype(float)

@@ -98,18 +98,11 @@ def read_squad(path: Path) -> QuestionFile:
     entries = list(_entries(articles, str(path)))
     if not entries:
         raise UserError(f"{path} holds no question.")
-    times = Counter(entry.id for entry in entries)
-    seen: Counter[str] = Counter()
-    twice: dict[tuple[str, str, str], str] = {}
+    _check_repetition(entries)
+    names = _names(entries)
     questions: list[Question] = []
     moved, lost = 0, []
-    for entry in entries:
-        same = (entry.id, entry.question, entry.passage)
-        if same in twice:
-            raise UserError(f"{entry.place}: the question {entry.id!r} stands in {twice[same]} already; drop one of them.")
-        twice[same] = entry.place
-        seen[entry.id] += 1
-        name = entry.id if seen[entry.id] == 1 else f"{entry.id}#{seen[entry.id]}"
+    for name, entry in zip(names, entries, strict=True):
         answers = tuple(_located(text, start, entry.passage) for text, start in entry.answers)
         for answer, (_, start) in zip(answers, entry.answers, strict=True):
             if answer.start is None:
@@ -117,6 +110,7 @@ def read_squad(path: Path) -> QuestionFile:
             else:
                 moved += answer.start != start
         questions.append(Question(name, entry.question, entry.passage, answers, entry.article))
+    times = Counter(entry.id for entry in entries)
     return QuestionFile(tuple(questions), moved, tuple(lost), sum(number for number in times.values() if number > 1))
 
 
@@ -145,6 +139,25 @@ def _json(path: Path) -> Any:
         raise UserError(f"{path} is not JSON ({error}); fetch it again.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _check_repetition(entries: list[_Entry]) -> None:
+    places: dict[tuple[str, str, str], str] = {}
+    for entry in entries:
+        same = (entry.id, entry.question, entry.passage)
+        if same in places:
+            raise UserError(f"{entry.place}: the question {entry.id!r} stands in {places[same]} already; drop one of them.")
+        places[same] = entry.place
+
+
+def _names(entries: list[_Entry]) -> list[str]:
+    """The ids, numbered where one returns: some copies of TyDi QA count the questions of each article from 0."""
+    seen: Counter[str] = Counter()
+    names = []
+    for entry in entries:
+        seen[entry.id] += 1
+        names.append(entry.id if seen[entry.id] == 1 else f"{entry.id}#{seen[entry.id]}")
+    return names
 
 
 def _entries(articles: list[Any], file: str) -> Iterator[_Entry]:
