@@ -290,7 +290,7 @@ def hold_out(tokens: Tokens, share: float) -> tuple[Tokens, Tokens]:
     Raises:
         UserError: one side would be empty.
     """
-    held = np.fromiter(map(_position, _contents(tokens)), np.float64, len(tokens)) < share
+    held = np.fromiter(map(position, _contents(tokens)), np.float64, len(tokens)) < share
     if held.all() or not held.any():
         raise UserError(f"The corpus is too small to hold out a share of {share}; name a file of its own instead.")
     return tokens.chosen(~held), tokens.chosen(held)
@@ -301,7 +301,7 @@ def _contents(tokens: Tokens) -> Iterator[bytes]:
         yield tokens.read(start, length).tobytes()
 
 
-def _position(content: bytes) -> float:
+def position(content: bytes) -> float:
     """A number in [0, 1) that the content decides."""
     return int.from_bytes(blake2b(content, digest_size=6).digest(), "big") / 2**48
 
