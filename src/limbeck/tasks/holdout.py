@@ -21,8 +21,10 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
         share: of the groups, between 0 and 1.
 
     Raises:
-        UserError: one side would be empty.
+        UserError: the share is no such number, or one side would be empty.
     """
+    if not 0 < share < 1:
+        raise UserError(f"The share to hold out is a number between 0 and 1, not {share}.")
     strata: dict[int, list[str]] = defaultdict(list)
     for group, label in _groups(split).items():
         strata[label].append(group)

@@ -122,7 +122,8 @@ def decided(kind: Kind, outputs: ArrayLike) -> Array:
     """
     scores = _finite(np.asarray(outputs))
     if kind == "classification":
-        return np.argmax(scores, axis=1)
+        best: Array = scores.argmax(axis=1)
+        return best
     if kind == "multi-label":
         return (scores > 0).astype(np.int64)
     if scores.ndim == 2 and scores.shape[1] != 1:

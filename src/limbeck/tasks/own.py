@@ -109,7 +109,7 @@ def _row(cells: Callable[[Any], Cells], columns: Sequence[str], separator: str |
             raise Unfit(f"{column!r} holds half of a surrogate pair, which is no character")
     if separator is not None and isinstance(label, str):
         label = [part.strip() for part in label.split(separator) if part.strip()]
-    if label is None or label == "" or (isinstance(label, float) and math.isnan(label)):
+    if label is None or (isinstance(label, str) and not label.strip()) or (isinstance(label, float) and math.isnan(label)):
         raise Unfit(f"{columns[-1]!r} holds no label")
     return _Row(tuple(text or "" for text in texts), label, number)
 
@@ -136,6 +136,8 @@ def _task(path: Path, kind: Kind, labels: Sequence[Any], column: str) -> Task:
         if not numbers:
             raise UserError(f"{path}: {column!r} holds no numbers but such as {str(labels[0])[:40]!r}; regression needs them.")
         return Task(column, kind, METRICS[kind], range=(min(numbers), max(numbers)))
+    if kind == "multi-label" and not any(isinstance(label, list) for label in labels):
+        raise UserError(f"{path}: {column!r} holds no lists; say what separates the labels in a cell, such as a semicolon.")
     names = {name for label in labels for name in _names(label, kind)}
     if len(names) < (2 if kind == "classification" else 1):
         raise UserError(f"{path}: {column!r} holds only the label {', '.join(names) or 'none'}; a task needs two or more.")
@@ -152,7 +154,7 @@ def _names(label: Any, kind: Kind) -> list[str]:
 
 
 def _named(label: Any) -> bool:
-    return isinstance(label, str | bool | int | float) and label != ""
+    return isinstance(label, bool | int | float) or (isinstance(label, str) and bool(label.strip()))
 
 
 def _name(label: str | bool | float) -> str:

@@ -110,6 +110,18 @@ class Columns:
         return [None if place is None else row[place] for place in self.places]
 
 
+def place(path: Path, header: Sequence[str], name: str) -> int:
+    """Where the column of a name stands, counted from 0.
+
+    Raises:
+        UserError: there is none, or more than one; lists the columns there are.
+    """
+    if header.count(name) == 1:
+        return header.index(name)
+    number, shown = "more than one" if name in header else "no", ", ".join(cell[:40] for cell in header[:20])
+    raise UserError(f"{path}: there is {number} column {name!r}; the columns are {shown}.")
+
+
 def named(path: Path, header: Sequence[str], names: Sequence[str], optional: Sequence[str] = ()) -> Columns:
     """Find columns by the names in a header.
 
@@ -117,12 +129,8 @@ def named(path: Path, header: Sequence[str], names: Sequence[str], optional: Seq
         UserError: one that is not optional is missing, or a name stands there twice; lists the columns there are.
     """
     header = [name.strip() for name in header]
-    for name in names:
-        if header.count(name) > 1 or (name not in header and name not in optional):
-            problem = "twice" if name in header else "no"
-            shown = ", ".join(cell[:40] for cell in header[:20])
-            raise UserError(f"{path}, line 1: there is {problem} column {name!r}; the columns are {shown}.")
-    return Columns(tuple(header.index(name) if name in header else None for name in names), (len(header), len(header)))
+    missing = [name for name in optional if name not in header]
+    return Columns(tuple(None if name in missing else place(path, header, name) for name in names), (len(header), len(header)))
 
 
 def label_reader(task: Task, unlabelled: bool) -> Callable[[str], int | float | None]:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from limbeck.data.files import PACKED
 from limbeck.data.text import ROWS, arrow_errors, text_lines
 from limbeck.errors import UserError
-from limbeck.tasks.rows import Columns, Unfit, tsv_rows
+from limbeck.tasks.rows import Columns, Unfit, place, tsv_rows
 
 Cells: TypeAlias = "list[Any]"
 Rows: TypeAlias = "Iterator[tuple[int, Any]]"
@@ -104,15 +104,12 @@ def _delimited(path: Path, rows: Iterator[tuple[int, list[str]]], columns: Seque
 
 
 def _place(path: Path, names: list[str], width: int, column: str) -> int:
-    """Where a column stands, counted from 0."""
+    """Where a column stands, counted from 0; without names it goes by number."""
     if column not in names and column.isdecimal() and 1 <= int(column) <= width:
         return int(column) - 1
-    if names.count(column) == 1:
-        return names.index(column)
-    there = ", ".join(name[:40] for name in names[:20]) if names else f"numbered 1 to {width}, since the file has no header"
-    raise UserError(
-        f"{path}: there is {'more than one' if column in names else 'no'} column {column!r}; the columns are {there}."
-    )
+    if not names:
+        raise UserError(f"{path}: there is no column {column!r}; without a header the columns are numbered 1 to {width}.")
+    return place(path, names, column)
 
 
 def _open_jsonl(path: Path, columns: Sequence[str], _: bool) -> Table:
