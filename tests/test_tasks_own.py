@@ -193,6 +193,7 @@ def test_a_few_bad_rows_are_left_out_and_said(write):
     ("name", "content", "problem"),
     [
         ("a.csv", "review,label\nx,1\n", "no column 'text'; the columns are review, label"),
+        ("a.csv", '"a\nb",label\nx,1\n', "the columns are a b, label"),
         ("a.csv", "text,text,label\nx,y,1\n", "more than one column 'text'"),
         ("a.csv", "text,label\nx,a\ny\nz,b\n", "line 3: 1 columns instead of 2"),
         ("a.csv", 'text,label\nx,a\n"y,b\nz,a\n', "line 3: quotes"),

@@ -63,10 +63,10 @@ class Split:
         """What was left out, in one line; None if nothing was."""
         if not self.bad:
             return None
-        return f"{self.path}: {len(self.bad)} of {len(self.examples) + len(self.bad)} rows left out: {listed(self.bad)}."
+        return f"{self.path}: {len(self.bad)} of {len(self.examples) + len(self.bad)} rows left out: {first_of(self.bad)}."
 
 
-def listed(bad: Sequence[BadRow]) -> str:
+def first_of(bad: Sequence[BadRow]) -> str:
     """The first few bad rows with their problems."""
     shown = "; ".join(f"{row.place}: {row.problem}" for row in bad[:SHOWN])
     return f"{shown}; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else shown

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from limbeck.errors import UserError
+from limbeck.text import listed
 
 VARIANTS = {"contradictory": "contradiction", "pos": "positive", "neg": "negative"}
 """Spellings that some models and files have, and what they stand for."""
@@ -45,14 +46,14 @@ def permutation(
     if not meanings and all(NAMELESS.fullmatch(name) for name in names):
         example = ",".join(f"{name}={label}" for name, label in zip(names, labels, strict=False))
         raise UserError(
-            f"The model's outputs are called {_listed(names)}, which does not tell what they mean; the data's labels are "
-            f"{_listed(labels)}. Say which is which, such as {example}."
+            f"The model's outputs are called {listed(names)}, which does not tell what they mean; the data's labels are "
+            f"{listed(labels)}. Say which is which, such as {example}."
         )
     for outside, inside in _spellings(meant, labels, written):
         if len(set(outside)) == len(outside) and sorted(outside) == sorted(inside):
             return tuple(outside.index(label) for label in inside)
     raise UserError(
-        f"The model's outputs ({_listed(meant)}) do not match the data's labels ({_listed(labels)}) one to one; say which is "
+        f"The model's outputs ({listed(meant)}) do not match the data's labels ({listed(labels)}) one to one; say which is "
         "which, or fine-tune the model on this data."
     )
 
@@ -76,13 +77,8 @@ def _meant(names: Sequence[str], labels: Sequence[str], meanings: Mapping[str, s
     """The names that a map gives to the outputs; those it leaves out keep theirs."""
     unknown = [key for key in meanings if key not in names and key not in map(str, range(len(names)))]
     if unknown:
-        raise UserError(f"The model has no output called {_listed(unknown)}; its outputs are {_listed(names)}.")
+        raise UserError(f"The model has no output called {listed(unknown)}; its outputs are {listed(names)}.")
     strangers = [label for label in meanings.values() if canonical(label) not in map(canonical, labels)]
     if strangers:
-        raise UserError(f"The data has no label {_listed(strangers)}; its labels are {_listed(labels)}.")
+        raise UserError(f"The data has no label {listed(strangers)}; its labels are {listed(labels)}.")
     return [meanings.get(name, meanings.get(str(place), name)) for place, name in enumerate(names)]
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:10])
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > 10 else shown

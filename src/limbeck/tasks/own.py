@@ -16,7 +16,7 @@ from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.rows import TOLERATED, Unfit, check_rows, checked, make_example, sift
 from limbeck.tasks.tables import Cells, open_table
 from limbeck.tasks.task import Kind, Task, TaskData, task_data
-from limbeck.text import count
+from limbeck.text import count, listed
 
 NUMBERED_CLASSES = 20
 """Up to so many different whole numbers are taken for classes, as stars are; more are numbers to predict."""
@@ -140,7 +140,7 @@ def _task(path: Path, kind: Kind, labels: Sequence[Any], column: str) -> Task:
         raise UserError(f"{path}: {column!r} holds no lists; say what separates the labels in a cell, such as a semicolon.")
     names = {name for label in labels for name in _names(label, kind)}
     if len(names) < (2 if kind == "classification" else 1):
-        raise UserError(f"{path}: {column!r} holds only the label {', '.join(names) or 'none'}; a task needs two or more.")
+        raise UserError(f"{path}: {column!r} holds only the label {listed(sorted(names)) or 'none'}; a task needs two or more.")
     if kind == "classification" and len(names) == len(labels) > NUMBERED_CLASSES:
         raise UserError(f"{path}: {column!r} holds another label in each of {len(names)} rows; is it the right column?")
     return Task(column, kind, METRICS[kind], tuple(sorted(names, key=_order)))

@@ -13,9 +13,10 @@ from typing import TypeVar
 
 from limbeck.data.text import text_lines
 from limbeck.errors import UserError
-from limbeck.tasks.examples import BadRow, Example, Label, Split, listed
+from limbeck.tasks.examples import BadRow, Example, Label, Split, first_of
 from limbeck.tasks.labels import canonical
 from limbeck.tasks.task import Task
+from limbeck.text import listed
 
 TOLERATED = 0.02
 """The share of a file's rows that may be left out."""
@@ -72,7 +73,7 @@ def check_rows(path: Path, made: int, bad: Sequence[BadRow]) -> None:
         raise UserError(f"{path} holds no example; check the file.")
     if len(bad) > TOLERATED * rows:
         raise UserError(
-            f"{path}, {listed(bad)}. {len(bad)} of {rows} rows do not fit, more than the {TOLERATED:.0%} that may be left "
+            f"{path}, {first_of(bad)}. {len(bad)} of {rows} rows do not fit, more than the {TOLERATED:.0%} that may be left "
             "out; mend the file."
         )
 
@@ -118,8 +119,8 @@ def place(path: Path, header: Sequence[str], name: str) -> int:
     """
     if header.count(name) == 1:
         return header.index(name)
-    number, shown = "more than one" if name in header else "no", ", ".join(cell[:40] for cell in header[:20])
-    raise UserError(f"{path}: there is {number} column {name!r}; the columns are {shown}.")
+    number = "more than one" if name in header else "no"
+    raise UserError(f"{path}: there is {number} column {name!r}; the columns are {listed(header)}.")
 
 
 def named(path: Path, header: Sequence[str], names: Sequence[str], optional: Sequence[str] = ()) -> Columns:

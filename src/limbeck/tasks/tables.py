@@ -19,6 +19,7 @@ from limbeck.data.files import PACKED
 from limbeck.data.text import ROWS, arrow_errors, text_lines
 from limbeck.errors import UserError
 from limbeck.tasks.rows import Columns, Unfit, place, tsv_rows
+from limbeck.text import listed
 
 Cells: TypeAlias = "list[Any]"
 Rows: TypeAlias = "Iterator[tuple[int, Any]]"
@@ -122,9 +123,9 @@ def _json_cells(columns: Sequence[str], line: str) -> Cells:
     except (ValueError, RecursionError) as error:
         raise Unfit(f"not JSON ({error})") from error
     if not isinstance(row, dict):
-        raise Unfit(f"no object but {line.strip()[:40]}")
+        raise Unfit(f"no object but {listed([line])}")
     if missing := [column for column in columns if column not in row]:
-        raise Unfit(f"there is no {missing[0]!r}; the columns are {', '.join(name[:40] for name in list(row)[:20])}")
+        raise Unfit(f"there is no {missing[0]!r}; the columns are {listed(list(row))}")
     return [row[column] for column in columns]
 
 
