@@ -91,7 +91,7 @@ def test_labels_and_texts_are_found_by_the_names_of_their_columns(write):
 def test_bad_rows_are_left_out_and_reported_with_their_lines(write, tmp_path):
     rows = [[f"text {number}", "1"] for number in range(300)]
     rows[10] = ["short"]
-    rows[20] = ["a tab\tin the text", "1"]
+    rows[20] = ["a tab before\t1", "0"]
     rows[30] = ["text", "2"]
     rows[40] = [" ", "1"]
     write("sst2/TRAIN.tsv", HEADER, *rows, [""], [" "], [""])
@@ -255,6 +255,7 @@ def test_each_way_of_writing_xnli_is_read(write, tmp_path, refused):
     data = read_xnli(tmp_path, ["de"])
     assert [example.group for example in data.split("dev-de").examples] == ["0", "0", "0", "1"]
     assert counts(data, "train-de") == {"contradiction": 1, "neutral": 1}
+    assert [example.group for example in data.split("train-de").examples] == ["0", "1"]
     assert [(example.text, example.group) for example in data.split("test-de").examples] == [("c", "8")]
     with refused("sw"):
         read_xnli(tmp_path, ["dev", "sw"])

@@ -166,6 +166,7 @@ def test_nameless_outputs_need_a_map(refused):
         (["entailment", "neutral", "contradiction"], ("entailment", "not_entailment")),
         (["0", "1"], ("entailment", "not_entailment")),
         (["yes", "YES"], ("yes", "no")),
+        (["Us", "uS"], ("US", "us")),
         (["good"], ("good", "bad")),
     ],
 )
