@@ -9,7 +9,6 @@ two to three minutes on two cores.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import tempfile
 from pathlib import Path
@@ -23,7 +22,8 @@ from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.students import build_student
 from limbeck.recipes import shipped
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
-from limbeck.tasks.similarity import SentencePair, cosines, read_sts, spearman
+from limbeck.tasks.metrics import spearman
+from limbeck.tasks.similarity import SentencePair, cosines, read_sts
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as shipped": {},
@@ -35,13 +35,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """What differs from the quickstart's recipe."""
 
 Scored = tuple[list[SentencePair], torch.Tensor]
-
-
-def read_test(path: Path) -> Scored:
-    """sts-test.csv of the STS benchmark: genre, file, year, id, score, two sentences, separated by tabs."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [(row[5], row[6]) for row in rows], torch.tensor([float(row[4]) for row in rows])
 
 
 def run_variant(changes: dict[str, Any], tokens: int, data: dict[str, Scored]) -> dict[str, Any]:
@@ -85,7 +78,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300_000)
     parser.add_argument("--output", type=Path, required=True, help="where to write the results, without ending")
     arguments = parser.parse_args()
-    data = {"dev": read_sts(arguments.sts / "dev.tsv"), "test": read_test(arguments.sts / "sts-test.csv")}
+    data = {"dev": read_sts(arguments.sts / "dev.tsv"), "test": read_sts(arguments.sts / "sts-test.csv")}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {}
     for name, changes in VARIANTS.items():

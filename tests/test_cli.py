@@ -123,9 +123,9 @@ def test_what_is_wrong_in_a_recipe_file_is_named_with_the_file(arguments, text, 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"sentence1\tsentence2\tscore\na\tb\t1\n\xff\xfe\tb\t2\n", "no tab-separated UTF-8 text"),
+        (b"sentence1\tsentence2\tscore\na\tb\t1\n\xff\xfe\tb\t2\n", "sts.tsv, line 3: not UTF-8 text"),
         (b"\x00\xe0" * 100, "sts.tsv"),
-        (b"sentence1\tsentence2\tscore\na\tb\n", "sts.tsv, line 2: no sentence pair"),
+        (b"sentence1\tsentence2\tscore\na\tb\n", "sts.tsv, line 2: 2 columns instead of 3"),
     ],
 )
 def test_broken_scores_are_refused_with_file_and_line(content, expected, refuses, tmp_path):

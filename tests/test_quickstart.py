@@ -56,11 +56,10 @@ def test_the_table_compares_teacher_cut_and_student(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("", "two pairs"),
+        ("", "no example"),
         ("a\tb\t1\n", "two pairs"),
         ("a\tb\t1\nc\td\t1\n", "two pairs"),
         ("a\tb\t1\nc\td\tnan\n", "line 3"),
-        ("a\tb\t1\n\nc\td\t2\n", "line 3"),
     ],
 )
 def test_scores_that_nothing_can_be_ranked_by_are_refused(tmp_path, refused, lines, words):

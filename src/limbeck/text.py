@@ -1,6 +1,8 @@
-"""How numbers are written for people."""
+"""How numbers and lists are written for people."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def count(number: float) -> str:
@@ -30,3 +32,9 @@ def duration(seconds: float) -> str:
 def one_line(error: BaseException) -> str:
     """What an error says, on one line."""
     return " ".join(str(error).split())
+
+
+def listed(words: Sequence[str], most: int = 20) -> str:
+    """The first few words in one line, each cut to 40 characters, and how many there are if that is not all."""
+    shown = ", ".join(" ".join(word[:40].split()) for word in words[:most])
+    return f"{shown}, ... ({len(words)} in all)" if len(words) > most else shown

@@ -67,14 +67,14 @@ def read_units(files: Iterable[CorpusFile], column: str = "text", read: Callable
 
 def _read_text(path: Path, _: str, read: Callable[[int], None]) -> Iterator[Line]:
     begins = True
-    for _number, line in _lines(path, read):
+    for _number, line in text_lines(path, read):
         if text := line.strip():
             yield text, begins
         begins = not text
 
 
 def _read_jsonl(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
-    for number, line in _lines(path, read):
+    for number, line in text_lines(path, read):
         if not line.strip():
             continue
         try:
@@ -89,7 +89,7 @@ def _read_jsonl(path: Path, column: str, read: Callable[[int], None]) -> Iterato
 
 
 def _read_parquet(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
-    with _arrow_errors(path):
+    with arrow_errors(path):
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -100,7 +100,7 @@ def _read_parquet(path: Path, column: str, read: Callable[[int], None]) -> Itera
 
 
 def _read_arrow(path: Path, column: str, read: Callable[[int], None]) -> Iterator[Line]:
-    with _arrow_errors(path):
+    with arrow_errors(path):
         import pyarrow
 
         with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
@@ -135,13 +135,14 @@ def _row(value: object, place: str, column: str) -> Iterator[Line]:
     """The units of one row's text; a row without any gives one empty unit, which is dropped and counted later."""
     if value is not None and not isinstance(value, str):
         raise UserError(f"{place}: {column!r} holds {str(value)[:40]!r}, which is no text; name the text with --text-column.")
-    if value and not _encodable(value):
+    if value and not encodable(value):
         raise UserError(f"{place}: {column!r} holds half of a surrogate pair, which is no character; mend or drop the row.")
     lines = [text for line in (value or "").split("\n") if (text := line.strip())] or [""]
     yield from ((text, place == 0) for place, text in enumerate(lines))
 
 
-def _encodable(text: str) -> bool:
+def encodable(text: str) -> bool:
+    """Whether a text holds no half of a surrogate pair, which no tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -159,7 +160,8 @@ def _no_column(column: str, columns: list[str]) -> str:
 
 
 @contextmanager
-def _arrow_errors(path: Path) -> Iterator[None]:
+def arrow_errors(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while pyarrow reads a file, or because it is missing, into a `UserError`."""
     try:
         import pyarrow
     except ImportError as error:
@@ -170,8 +172,12 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is broken or cannot be read ({' '.join(str(error).split())}); fetch it again.") from error
 
 
-def _lines(path: Path, read: Callable[[int], None]) -> Iterator[tuple[int, str]]:
-    """A text file's lines, numbered from 1."""
+def text_lines(path: Path, read: Callable[[int], None] = lambda _: None) -> Iterator[tuple[int, str]]:
+    """A text file's lines with their ends, numbered from 1; the file may be compressed.
+
+    Raises:
+        UserError: the file cannot be read, is broken, or is not UTF-8; naming file and line.
+    """
     number, place = 0, 0
     try:
         with path.open("rb") as raw, _unpacked(raw, path) as stream:

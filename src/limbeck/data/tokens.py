@@ -290,7 +290,7 @@ def hold_out(tokens: Tokens, share: float) -> tuple[Tokens, Tokens]:
     Raises:
         UserError: one side would be empty.
     """
-    held = _places(tokens) < np.uint64(share * 2**64)
+    held = positions(tokens) < share
     if held.all() or not held.any():
         raise UserError(f"The corpus is too small to hold out a share of {share}; name a file of its own instead.")
     return tokens.chosen(~held), tokens.chosen(held)
@@ -302,20 +302,24 @@ def leave_out(tokens: Tokens, held: Tokens) -> Tokens:
     Raises:
         UserError: none is left.
     """
-    kept = ~np.isin(_places(tokens), _places(held))
+    kept = ~np.isin(positions(tokens), positions(held))
     if not kept.any():
         raise UserError("The held-out text is all the text there is; name other text to train on.")
     return tokens if kept.all() else tokens.chosen(kept)
 
 
-def _places(tokens: Tokens) -> NDArray[np.uint64]:
-    """(units,) for each unit a number below 2^64 that its tokens decide."""
+def positions(tokens: Tokens) -> NDArray[np.float64]:
+    """(units,) the `position` of each unit's token ids."""
     contents = (
         tokens.read(start, length).tobytes()
         for start, length in zip(tokens.offsets.tolist(), tokens.lengths.tolist(), strict=True)
     )
-    digests = b"".join(blake2b(content, digest_size=8).digest() for content in contents)
-    return np.frombuffer(digests, np.uint64)
+    return np.fromiter(map(position, contents), np.float64, len(tokens))
+
+
+def position(content: bytes) -> float:
+    """A number in [0, 1), one of 2^48, that the content alone decides; what lies below a share is held out."""
+    return int.from_bytes(blake2b(content, digest_size=6).digest(), "big") / 2**48
 
 
 def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:

@@ -28,7 +28,8 @@ from limbeck.errors import UserError
 from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.recipes import shipped
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
-from limbeck.tasks.similarity import SentencePair, cosines, read_sts, spearman
+from limbeck.tasks.metrics import spearman
+from limbeck.tasks.similarity import SentencePair, cosines, read_sts
 from limbeck.text import millions
 from limbeck.training.distill import Run, run_recipe
 from limbeck.training.folder import COMPARISON, write_file

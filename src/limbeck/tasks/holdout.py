@@ -1,0 +1,52 @@
+"""Dividing a split into examples to train on and examples kept out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from limbeck.data.tokens import position
+from limbeck.errors import UserError
+from limbeck.tasks.examples import Example, Split
+
+
+def hold_out(split: Split, share: float) -> tuple[Split, Split]:
+    """Divide a split into "train" and about a share of it as "dev".
+
+    Examples of the same group, or without groups of the same text, fall on the same side, whatever the file's order and
+    the seed. Each class gives about the same share.
+
+    Args:
+        split: the examples; those of a multi-label or regression task are not divided by class.
+        share: of the groups, between 0 and 1.
+
+    Raises:
+        UserError: the share is no such number, or one side would be empty.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"The share to hold out is a number between 0 and 1, not {share}.")
+    strata: dict[int, list[str]] = defaultdict(list)
+    for group, label in _groups(split).items():
+        strata[label].append(group)
+    held = set[str]()
+    for groups in strata.values():
+        groups.sort(key=lambda group: (position(group.encode()), group))
+        held.update(groups[: round(share * len(groups))])
+    kept = [example for example in split.examples if _group(example) not in held]
+    out = [example for example in split.examples if _group(example) in held]
+    if not kept or not out:
+        raise UserError(f"{split.path} is too small to hold out a share of {share}; name a file of its own for dev instead.")
+    return replace(split, name="train", examples=tuple(kept)), replace(split, name="dev", examples=tuple(out), bad=())
+
+
+def _groups(split: Split) -> dict[str, int]:
+    """Each group with the class it counts for: the first in order of those that its examples have."""
+    groups: dict[str, int] = {}
+    for example in split.examples:
+        label = example.label if isinstance(example.label, int) else -1
+        groups[_group(example)] = min(label, groups.get(_group(example), label))
+    return groups
+
+
+def _group(example: Example) -> str:
+    return example.group if example.group is not None else "\n".join((example.text, example.second or ""))

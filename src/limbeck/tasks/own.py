@@ -1,0 +1,215 @@
+"""The user's own task: a table with one text or two a row, and a label, several labels or a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from limbeck.data.text import encodable
+from limbeck.errors import UserError
+from limbeck.tasks.examples import BadRow, Example, Label, Split
+from limbeck.tasks.holdout import hold_out
+from limbeck.tasks.rows import TOLERATED, Unfit, check_rows, checked, make_example, sift
+from limbeck.tasks.tables import Cells, open_table
+from limbeck.tasks.task import Kind, Task, TaskData, task_data
+from limbeck.text import count, listed
+
+NUMBERED_CLASSES = 20
+"""Up to so many different whole numbers are taken for classes, as stars are; more are numbers to predict."""
+METRICS: dict[Kind, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1", "matthews"),
+    "multi-label": ("micro_f1", "macro_f1", "accuracy"),
+    "regression": ("spearman", "pearson"),
+}
+"""What such tasks are scored by; the first one selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row with texts and a label that is not yet understood."""
+
+    texts: tuple[str, ...]
+    label: Any
+    number: int
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """A file's rows before the kind of task is known."""
+
+    path: Path
+    unit: str
+    rows: list[_Row]
+    bad: list[BadRow]
+
+
+def read_own(
+    data: Path,
+    text: Sequence[str],
+    label: str,
+    *,
+    dev: Path | float = 0.1,
+    kind: Kind | Literal["auto"] = "auto",
+    separator: str | None = None,
+    header: bool = True,
+) -> TaskData:
+    """A task from a file of examples, with the splits "train" and "dev".
+
+    Whether it is classification or regression is decided from the labels and said in the notes: lists, or cells that a
+    separator divides, are several labels; real numbers, and more than `NUMBERED_CLASSES` different whole ones, are numbers
+    to predict; anything else is a class.
+
+    Args:
+        data: a file as `limbeck.tasks.tables.open_table` reads it.
+        text: the column of the text, or of both texts, by name or number.
+        label: the column of the label.
+        dev: a file of the same columns that is evaluated on, or the share of the examples to hold out for that.
+        kind: what the task is, if the user decides.
+        separator: what stands between several labels in one cell.
+        header: whether a CSV or TSV file names its columns in its first line.
+
+    Raises:
+        UserError: a file or its columns cannot be read, too many rows do not fit, or the labels make no task; names file and
+            line, or the columns there are.
+    """
+    if len(text) not in (1, 2):
+        raise UserError(f"A task has one column of text, or two for pairs, not {len(text)}: {', '.join(text)}.")
+    columns = (*text, label)
+    raw = _read(data, columns, separator, header)
+    check_rows(data, len(raw.rows), raw.bad)
+    labels = [row.label for row in raw.rows]
+    decided, reason = _kind(labels, separator) if kind == "auto" else (kind, "as asked for")
+    task = _task(data, decided, labels, label)
+    train = _split("train", raw, task)
+    notes = [_said(task, label, reason)]
+    if isinstance(dev, Path):
+        held = _split("dev", _read(dev, columns, separator, header), task)
+    else:
+        train, held = hold_out(train, dev)
+        notes.append(f"{count(len(held))} of {count(len(train) + len(held))} examples are held out to evaluate on.")
+    return task_data(task, {"train": train, "dev": held}, *notes)
+
+
+def _read(path: Path, columns: Sequence[str], separator: str | None, header: bool) -> _Raw:
+    table = open_table(path, columns, header)
+    rows, bad = sift(table.rows, partial(_row, table.cells, columns, separator), table.unit)
+    return _Raw(path, table.unit, rows, bad)
+
+
+def _row(cells: Callable[[Any], Cells], columns: Sequence[str], separator: str | None, number: int, row: Any) -> _Row:
+    *texts, label = cells(row)
+    for column, text in zip(columns, texts, strict=False):
+        if text is not None and not isinstance(text, str):
+            raise Unfit(f"{column!r} holds {str(text)[:40]!r}, which is no text")
+        if text and not encodable(text):
+            raise Unfit(f"{column!r} holds half of a surrogate pair, which is no character")
+    if separator is not None and isinstance(label, str):
+        label = [part.strip() for part in label.split(separator) if part.strip()]
+    if label is None or (isinstance(label, str) and not label.strip()) or (isinstance(label, float) and math.isnan(label)):
+        raise Unfit(f"{columns[-1]!r} holds no label")
+    return _Row(tuple(text or "" for text in texts), label, number)
+
+
+def _kind(labels: Sequence[Any], separator: str | None) -> tuple[Kind, str]:
+    """What kind of task the labels make, and what tells it."""
+    if separator is not None or any(isinstance(label, list) for label in labels):
+        return "multi-label", "a row may have several"
+    numbers = [number for label in labels if (number := _number(label)) is not None]
+    if not numbers or len(numbers) < (1 - TOLERATED) * len(labels):
+        return "classification", "they are names"
+    if not all(number.is_integer() for number in numbers):
+        return "regression", "they are real numbers"
+    different = len(set(numbers))
+    if different > NUMBERED_CLASSES:
+        return "regression", f"they are {different} different whole numbers, more than {NUMBERED_CLASSES}"
+    return "classification", "they are few whole numbers; the kind regression predicts the number instead"
+
+
+def _task(path: Path, kind: Kind, labels: Sequence[Any], column: str) -> Task:
+    """The task that the training labels make; its name is the label's column."""
+    if kind == "regression":
+        numbers = [number for label in labels if (number := _number(label)) is not None]
+        if not numbers:
+            raise UserError(f"{path}: {column!r} holds no numbers but such as {str(labels[0])[:40]!r}; regression needs them.")
+        return Task(column, kind, METRICS[kind], range=(min(numbers), max(numbers)))
+    if kind == "multi-label" and not any(isinstance(label, list) for label in labels):
+        raise UserError(f"{path}: {column!r} holds no lists; say what separates the labels in a cell, such as a semicolon.")
+    names = {name for label in labels for name in _names(label, kind)}
+    if len(names) < (2 if kind == "classification" else 1):
+        raise UserError(f"{path}: {column!r} holds only the label {listed(sorted(names)) or 'none'}; a task needs two or more.")
+    if kind == "classification" and len(names) == len(labels) > NUMBERED_CLASSES:
+        raise UserError(f"{path}: {column!r} holds another label in each of {len(names)} rows; is it the right column?")
+    return Task(column, kind, METRICS[kind], tuple(sorted(names, key=_order)))
+
+
+def _names(label: Any, kind: Kind) -> list[str]:
+    """The names of a row's classes or labels; none if it holds something else."""
+    if kind == "multi-label" and isinstance(label, list):
+        return [_name(part) for part in label if _named(part)]
+    return [_name(label)] if _named(label) else []
+
+
+def _named(label: Any) -> bool:
+    return isinstance(label, bool | int | float) or (isinstance(label, str) and bool(label.strip()))
+
+
+def _name(label: str | bool | float) -> str:
+    """What a class is called: JSON's true and a table's 4.0 are "true" and "4"."""
+    if isinstance(label, bool):
+        return str(label).lower()
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    """Sorts numbers by their value, before names."""
+    number = _number(name)
+    return number is None, number or 0.0, name
+
+
+def _number(label: Any) -> float | None:
+    """The finite number that a label is, or that it spells; None if it is something else."""
+    if isinstance(label, bool) or not isinstance(label, str | int | float) or "_" in str(label):
+        return None
+    try:
+        number = float(label)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _split(name: str, raw: _Raw, task: Task) -> Split:
+    places = {label: number for number, label in enumerate(task.labels)}
+    examples, bad = sift(((row.number, row) for row in raw.rows), partial(_example, task.kind, places), raw.unit)
+    return checked(Split(name, raw.path, tuple(examples), (*raw.bad, *bad)))
+
+
+def _example(kind: Kind, places: dict[str, int], number: int, row: _Row) -> Example:
+    return make_example(row.texts, _label(kind, places, row.label), number)
+
+
+def _label(kind: Kind, places: dict[str, int], label: Any) -> Label:
+    if kind == "regression":
+        if (value := _number(label)) is None:
+            raise Unfit(f"the label {str(label)[:40]!r} is no number")
+        return value
+    names = _names(label, kind)
+    if unknown := [name for name in names if name not in places]:
+        raise Unfit(f"the label {unknown[0][:40]!r} does not occur in the training data")
+    if kind == "multi-label":
+        return tuple(sorted({places[name] for name in names}))
+    if not names:
+        raise Unfit(f"the label {str(label)[:40]!r} is neither a name nor a number")
+    return places[names[0]]
+
+
+def _said(task: Task, column: str, reason: str) -> str:
+    if task.range is not None:
+        return f"{column}: numbers from {task.range[0]:g} to {task.range[1]:g} to predict (regression; {reason})."
+    shown = ", ".join(task.labels[:10]) + (", ..." if len(task.labels) > 10 else "")
+    return (
+        f"{column}: {len(task.labels)} {'labels' if task.kind == 'multi-label' else 'classes'}: {shown} ({task.kind}; {reason})."
+    )
