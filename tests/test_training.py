@@ -350,6 +350,15 @@ def test_what_a_killed_process_left_half_written_stops_no_run(distil, tmp_path):
     assert not list(run.path.glob(".tmp-*"))
 
 
+def test_hidden_files_stop_no_run_and_stay(distil, tmp_path):
+    hidden = tmp_path / "run" / ".DS_Store"
+    hidden.parent.mkdir()
+    hidden.write_text("mine")
+    distil()
+    distil(overwrite=True)
+    assert hidden.read_text() == "mine"
+
+
 def test_inputs_inside_the_run_directory_are_refused(distil, tmp_path):
     run = distil()
     for changes in ({"init": str(run.student)}, {"corpus": [run.path]}):

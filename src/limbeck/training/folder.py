@@ -137,7 +137,7 @@ class RunFolder:
         if resume and overwrite:
             raise UserError("--resume auto goes on with a run and --overwrite begins it anew; give one of them.")
         entries = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
-        found = [name for name in entries if name != LOCK and not name.startswith(TEMPORARY)]
+        found = [name for name in entries if not name.startswith(".")]  # the lock, leftovers, and what systems put everywhere
         if found and not (resume or overwrite):
             raise UserError(f"{self.path} is not empty; name another directory, or add --resume auto or --overwrite.")
         shown = ", ".join([name for name in found if name not in PARTS][:3] or found[:3])
