@@ -56,4 +56,7 @@ def main(output: str, steps: int = 60, held_out: Path = WIKIPEDIA_HELD_OUT) -> N
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except KeyboardInterrupt as stopped:
+        sys.exit(str(stopped))
