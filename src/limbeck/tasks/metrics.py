@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from limbeck.errors import CheckFailed
+from limbeck.tasks import weighted
 from limbeck.tasks.task import Kind, Task
 
 Array: TypeAlias = NDArray[Any]
@@ -34,8 +35,7 @@ def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 def f1(predictions: ArrayLike, labels: ArrayLike) -> float:
     """F1 of class 1 among two classes, as GLUE has it for paraphrases and duplicates."""
-    predicted, true = _pair(predictions, labels)
-    return _mean_f1(predicted[:, None] == 1, true[:, None] == 1)
+    return _once(weighted.f1, predictions, labels)
 
 
 def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
@@ -51,29 +51,17 @@ def micro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Matthews' correlation of classes, in [-1, 1]; for more than two classes, Gorodkin's generalisation."""
-    predicted, true = (sides.astype(np.float64) for sides in _indicators(predictions, labels))
-    total = len(true)
-    right = float((predicted * true).sum())
-    predictions_of, examples_of = predicted.sum(axis=0), true.sum(axis=0)
-    spread = (total**2 - predictions_of @ predictions_of) * (total**2 - examples_of @ examples_of)
-    return float((right * total - predictions_of @ examples_of) / np.sqrt(spread)) if spread > 0 else 0.0
+    return _once(weighted.matthews, predictions, labels)
 
 
 def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Pearson's correlation, in [-1, 1]."""
-    predicted, true = (side.astype(np.float64) for side in _pair(predictions, labels))
-    if np.ptp(predicted) == 0 or np.ptp(true) == 0:
-        return 0.0
-    predicted, true = predicted - predicted.mean(), true - true.mean()
-    # scaled first, so that no square leaves the range of numbers
-    predicted, true = predicted / np.abs(predicted).max(), true / np.abs(true).max()
-    return float(predicted @ true / np.sqrt((predicted @ predicted) * (true @ true)))
+    return _once(weighted.pearson, predictions, labels)
 
 
 def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Spearman's rank correlation, in [-1, 1]; equal values share the mean of their ranks."""
-    predicted, true = _pair(predictions, labels)
-    return pearson(_ranks(predicted), _ranks(true))
+    return _once(weighted.spearman, predictions, labels)
 
 
 METRICS: dict[str, Metric] = {
@@ -131,6 +119,12 @@ def decided(kind: Kind, outputs: ArrayLike) -> Array:
     return scores.reshape(len(scores)).astype(np.float64)
 
 
+def _once(metric: weighted.Metric, predictions: ArrayLike, labels: ArrayLike) -> float:
+    """A metric of one model's predictions, each example counted once."""
+    predicted, true = _pair(predictions, labels)
+    return float(metric(predicted[None], true, np.ones((1, len(true))))[0, 0])
+
+
 def _pair(predictions: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
     predicted, true = np.asarray(predictions), np.asarray(labels)
     if predicted.shape != true.shape or not len(true):
@@ -157,8 +151,3 @@ def _mean_f1(predicted: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
     """The mean over columns of F1 = 2 hits / (predicted + true); 0 for a column with neither."""
     hits, decisions = (predicted & true).sum(axis=0), predicted.sum(axis=0) + true.sum(axis=0)
     return float((2 * hits / np.maximum(decisions, 1)).mean())
-
-
-def _ranks(values: Array) -> NDArray[np.float64]:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]

@@ -116,9 +116,7 @@ def run_recipe(
         Interrupted: an end was asked for; a checkpoint was written.
     """
     here = this_process()
-    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
-    check_trackers(recipe.trackers)
-    folder.check_usable()
+    folder, reporter = _opened(recipe, output, quiet=quiet)
     with _alone(folder, here), isolated(here.device):
         parts, begun = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
         here.wait_for_everyone()  # before the first process writes what others have just looked for
@@ -138,18 +136,23 @@ def forecast(
     Raises:
         UserError: as `run_recipe` would.
     """
-    here = this_process()
-    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not here.is_main_process)
-    check_trackers(recipe.trackers)
-    folder.check_usable()
-    with isolated(here.device):
+    folder, reporter = _opened(recipe, output, quiet=quiet)
+    with isolated(this_process().device):
         parts, begun = _check(recipe, folder, reporter, resume=resume, overwrite=overwrite)
         unreached, memory = _make_ready(parts, folder)
         plan, done = Plan.of(parts.recipe, begun or parts.recipe), Progress()
         if begun is not None:
-            state = _standing(parts, begun, folder, reporter)
-            done = Progress(plan.steps, plan.examples) if state.summary else state.progress
+            standing = _standing(parts, begun, folder, reporter)
+            done = Progress(plan.steps, plan.examples) if standing.summary else standing.progress
         return make_forecast(parts, plan, unreached, memory, done)
+
+
+def _opened(recipe: Recipe, output: str | Path, *, quiet: bool) -> tuple[RunFolder, Reporter]:
+    """What is cheap to check, checked before anything is read."""
+    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not this_process().is_main_process)
+    check_trackers(recipe.trackers)
+    folder.check_usable()
+    return folder, reporter
 
 
 def _check(recipe: Recipe, folder: RunFolder, reporter: Reporter, *, resume: str, overwrite: bool) -> tuple[Parts, Recipe | None]:

@@ -17,7 +17,7 @@ ALONE = threading.Lock()
 
 @contextmanager
 def isolated(device: torch.device) -> Iterator[None]:
-    """Give the caller's random state back afterwards; his `no_grad`, inference mode, autocast and default device do not apply.
+    """Give the caller's random state back; a surrounding `no_grad`, inference mode, autocast or default device does not apply.
 
     Raises:
         UserError: another thread is inside.
