@@ -141,7 +141,7 @@ def test_one_separator_stands_wherever_the_text_in_a_block_does_not_go_on(tokens
 @every_layout
 def test_evaluation_gives_every_sequence_once_the_short_ones_first(tokens, layout):
     source = layout.source([tokens])
-    batches = list(source.in_order(8))
+    batches = [source.collate(examples) for examples in source.in_order(8)]
     lengths = [batch["input_ids"].shape[1] for batch in batches]
     assert sum(len(batch["input_ids"]) for batch in batches) == len(source)
     assert all(one <= other + layout.frame.between for one, other in pairwise(lengths))  # a pair may lack a separator

@@ -568,7 +568,7 @@ def scripted(monkeypatch):
 
     def use(losses):
         values = iter(losses)
-        monkeypatch.setattr("limbeck.training.loop.held_out_means", lambda *_: {"loss": next(values)})
+        monkeypatch.setattr("limbeck.training.evaluation.HeldOut.__call__", lambda *_: {"loss": next(values)})
 
     return use
 

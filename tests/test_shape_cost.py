@@ -178,7 +178,7 @@ def test_a_step_of_distillation_spends_hardly_more_than_it_needs(dropout, teache
     teacher, student = map(AutoModel.from_config, configs)
     shapes = [EncoderShape.of(config) for config in configs]
     objective = MiniLMv2(relations=relations, teacher_layer=teacher_layer).resolve(*shapes)
-    stage = build_stage(student, teacher, objective, source=None, holdout=None).to(device)
+    stage = build_stage(student, teacher, objective, source=None).to(device)
     stage.module.train()
     inputs = {"input_ids": torch.randint(0, 100, (batch, length), device=device)}
     with flop_counter() as counter:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from limbeck.objectives.minilmv2 import MiniLMv2
     from limbeck.recipe import Recipe
     from limbeck.studies.describe import Description, describe
-    from limbeck.training.distill import Run, distill, forecast, run_recipe
+    from limbeck.training.distill import distill, forecast, run_recipe
     from limbeck.training.forecast import Forecast
+    from limbeck.training.run import Run
 
 __all__ = [
     "Description",
@@ -50,7 +51,7 @@ __getattr__ = attach(
         "MiniLM": "limbeck.objectives.minilm",
         "MiniLMv2": "limbeck.objectives.minilmv2",
         "Recipe": "limbeck.recipe",
-        "Run": "limbeck.training.distill",
+        "Run": "limbeck.training.run",
         "UserError": "limbeck.errors",
         "capture": "limbeck.encoders.capture",
         "describe": "limbeck.studies.describe",

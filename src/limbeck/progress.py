@@ -100,9 +100,9 @@ class Reporter:
             self.say(self._line(step, figures))
             self._next_line = step + self._steps // LINES
 
-    def evaluated(self, record: Mapping[str, Any]) -> None:
-        """After an evaluation on held-out text."""
-        self.say(f"step {record['step']}/{self._steps}  held-out loss {record['holdout_loss']:.4f}")
+    def evaluated(self, step: int, metric: str, value: float) -> None:
+        """After an evaluation, with the figure that decides."""
+        self.say(f"step {step}/{self._steps}  {metric} {value:.4f}")
 
     def _line(self, step: int, figures: str) -> str:
         """Where training is; the time left follows from the steps taken by this process, not by an earlier one."""

@@ -26,6 +26,14 @@ def _paths(value: object) -> object:
     return [str(path) if isinstance(path, Path) else path for path in value] if isinstance(value, list | tuple) else value
 
 
+def listed_text(value: object) -> object:
+    """Several words; a single one may hold several with commas between them, as on a command line."""
+    values = [value] if isinstance(value, str | int) and not isinstance(value, bool) else value
+    if not isinstance(values, list | tuple):
+        return values
+    return [part.strip() for part in str(values[0]).split(",")] if len(values) == 1 else [str(each) for each in values]
+
+
 def _shape(text: str) -> str:
     StudentShape.parse(text)
     return text
@@ -38,7 +46,8 @@ def _utf8(value: object) -> object:
     return text
 
 
-def _share(value: object) -> object:
+def share_of(value: object) -> object:
+    """A share as text, which a field that takes a file or a share is."""
     return value if isinstance(value, bool) or not isinstance(value, Real) else str(value)
 
 
@@ -56,7 +65,8 @@ Text = Annotated[
     AfterValidator(_home),
     BeforeValidator(_utf8),
 ]
-Holdout = Annotated[Text, BeforeValidator(_share)]
+Holdout = Annotated[Text, BeforeValidator(share_of)]
+Paths = Annotated[list[Text], BeforeValidator(_paths)]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
@@ -66,7 +76,7 @@ class Recipe:
 
     teacher: Text
     """folder (or hub name) of the encoder that is mimicked"""
-    corpus: Annotated[list[Text], BeforeValidator(_paths), Field(min_length=1)]
+    corpus: Annotated[Paths, Field(min_length=1)]
     """text, JSON lines or Parquet, each also .gz or .zst, folders of them, saved data sets, what limbeck prepare wrote, or
     datasets:NAME; in text a line is a unit and blank lines separate documents"""
     corpus_weights: Annotated[list[Annotated[Number, Field(gt=0, allow_inf_nan=False)]], Field(min_length=1)] | None = None
@@ -208,7 +218,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return fields
 
 
-def write_recipe(recipe: Recipe) -> str:
+def write_recipe(recipe: Any) -> str:
     """The recipe as YAML that `read_recipe` reads."""
     return yaml_text(plain(recipe))
 
@@ -219,7 +229,7 @@ def yaml_text(fields: dict[str, Any]) -> str:
     return text
 
 
-def plain(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's fields as plain values."""
-    fields: dict[str, Any] = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+def plain(recipe: Any) -> dict[str, Any]:
+    """The fields of a recipe as plain values."""
+    fields: dict[str, Any] = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
     return fields

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -23,28 +24,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Batch = dict[str, Tensor]
-"""Inputs of a model: input_ids (batch, n); attention_mask where something is padded; token_type_ids for pairs."""
+"""Inputs of a model: input_ids (batch, n); attention_mask where something is padded; token_type_ids for pairs. Examples with
+labels have these beside them."""
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""What of a batch a model is given; anything else is what it is trained towards."""
 WINDOW = 4096
 """Examples of an epoch's random order within which those of a length are brought together, where lengths differ."""
 RUN = 64
 """How many of about one length follow each other."""
 
 
-class Source(Protocol):
-    """Where a training stage's examples come from."""
+class Row(NamedTuple):
+    """The tokens of an example."""
 
-    def __len__(self) -> int:
-        """Examples in an epoch."""
-
-    def examples(self, position: int, count: int) -> list[int]:
-        """The numbers of the examples that stand at `position` (examples since the run's start) and after it."""
-
-    def split(self, examples: list[int], size: int) -> Iterator[list[int]]:
-        """Split examples into micro-batches that cost no more than `size` examples of the usual length."""
-
-    def collate(self, examples: list[int]) -> Batch:
-        """Put these examples into one batch."""
+    ids: NDArray[np.int64]
+    """(n,) special tokens included."""
+    second: int
+    """Where its second text begins; n if there is none."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +94,163 @@ class Portion:
         return max(1, round(len(self.packed) * self.share))
 
 
-class PackedSource:
-    """Sequences of packed text, in another order each epoch.
+class Source(ABC):
+    """Where a training stage's examples come from: rows of tokens, in another order each epoch.
 
-    Where sequences differ in length, those of about one length follow each other, so that a batch holds little padding.
+    Where rows differ in length, those of about one length follow each other, so that a batch holds little padding.
+
+    Args:
+        lengths: (examples,) tokens of each row, special ones included.
+        pad: the id that fills shorter rows.
+        segments: whether a batch tells a row's second text from its first.
+        mixed: whether rows of about one length are to be brought together.
+        seed: decides the order of the examples.
+    """
+
+    def __init__(self, lengths: NDArray[np.int64], *, pad: int, segments: bool, mixed: bool, seed: int) -> None:
+        self._lengths, self._pad, self._segments, self._mixed, self._seed = lengths, pad, segments, mixed, seed
+        self._epoch = -1
+        self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Examples in an epoch."""
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int:
+        """The usual length, which a micro-batch is measured by."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> int:
+        """About how many real tokens an epoch has, special ones included."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of the examples: what a run must find again to go on."""
+
+    @abstractmethod
+    def _row(self, example: int) -> Row:
+        """The tokens of an example."""
+
+    @abstractmethod
+    def _drawn(self, epoch: int) -> NDArray[np.int64]:
+        """The examples of an epoch, in no particular order."""
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest row there is."""
+        return int(self._lengths.max())
+
+    def examples(self, position: int, count: int) -> list[int]:
+        """The numbers of the examples at `position` (examples since the run's start) and after it.
+
+        Epochs follow each other without a gap.
+        """
+        epochs = (divmod(place, len(self)) for place in range(position, position + count))
+        return [int(self._epoch_order(epoch)[place]) for epoch, place in epochs]
+
+    def split(self, examples: list[int], size: int) -> Iterator[list[int]]:
+        """Split examples into micro-batches of at most `size` of the usual length, or as many tokens of longer ones."""
+        part: list[int] = []
+        longest = self.max_length
+        for example in examples:
+            longest = max(longest, int(self._lengths[example]))
+            if part and longest * (len(part) + 1) > size * self.max_length:
+                yield part
+                part, longest = [], max(self.max_length, int(self._lengths[example]))
+            part.append(example)
+        if part:
+            yield part
+
+    def collate(self, examples: list[int]) -> Batch:
+        """The rows, padded on the right to the longest; each tensor (batch, n)."""
+        rows = [self._row(example) for example in examples]
+        length = max(len(row.ids) for row in rows)
+        input_ids = np.full((len(rows), length), self._pad, dtype=np.int64)
+        mask = np.zeros((len(rows), length), dtype=np.bool_)
+        segments = np.zeros((len(rows), length), dtype=np.int64)
+        for place, (ids, second) in enumerate(rows):
+            input_ids[place, : len(ids)] = ids
+            mask[place, : len(ids)] = True
+            segments[place, second : len(ids)] = 1
+        batch = {"input_ids": torch.from_numpy(input_ids)}
+        if not mask.all():
+            batch["attention_mask"] = torch.from_numpy(mask)
+        if self._segments:
+            batch["token_type_ids"] = torch.from_numpy(segments)
+        return batch
+
+    def in_order(self, size: int) -> Iterator[list[int]]:
+        """Every example once, the short ones first, in micro-batches as `split` makes them: for evaluation."""
+        return self.split(np.argsort(self._lengths, kind="stable").tolist(), size)
+
+    def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
+        if epoch != self._epoch:
+            draw = np.random.default_rng([self._seed, epoch])
+            order = self._drawn(epoch)
+            order = order[draw.permutation(len(order))]
+            self._order = _by_length(order, self._lengths, draw) if self._mixed else order
+            self._epoch = epoch
+        return self._order
+
+
+class LabelledSource(Source):
+    """Rows of tokens that are there already, with what is to be said of each.
+
+    Args:
+        rows: at least one.
+        targets: name -> (examples, ...); a batch holds their rows beside the model's inputs.
+        pad: the id that fills shorter rows.
+        segments: whether any row has a second text.
+        seed: decides the order of the examples.
+    """
+
+    def __init__(self, rows: Sequence[Row], targets: Mapping[str, Tensor], *, pad: int, segments: bool, seed: int) -> None:
+        lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
+        super().__init__(lengths, pad=pad, segments=segments, mixed=True, seed=seed)
+        self._rows, self._targets = tuple(rows), dict(targets)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def max_length(self) -> int:
+        """That of the longest row."""
+        return self.longest
+
+    @property
+    def tokens(self) -> int:
+        """The real tokens of an epoch, special ones included."""
+        return int(self._lengths.sum())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of rows and targets."""
+        digest = blake2b(digest_size=16)
+        for row in self._rows:
+            digest.update(f"{len(row.ids)} {row.second}".encode())
+            digest.update(np.ascontiguousarray(row.ids, dtype=np.int64).data)
+        for name, values in sorted(self._targets.items()):
+            digest.update(f"{name} {tuple(values.shape)} {values.dtype}".encode())
+            digest.update(values.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def collate(self, examples: list[int]) -> Batch:
+        """The rows as `Source.collate` has them, and their targets."""
+        return super().collate(examples) | {name: values[examples] for name, values in self._targets.items()}
+
+    def _row(self, example: int) -> Row:
+        return self._rows[example]
+
+    def _drawn(self, epoch: int) -> NDArray[np.int64]:
+        return np.arange(len(self))
+
+
+class PackedSource(Source):
+    """Sequences of packed text.
 
     Args:
         portions: what the text was packed to.
@@ -110,15 +260,13 @@ class PackedSource:
     """
 
     def __init__(self, portions: Sequence[Portion], frame: Frame, packing: Packing, seed: int) -> None:
+        lengths = np.concatenate([portion.packed.sizes for portion in portions]) + frame.width(packing)
+        mixed = packing == "single" or len({portion.max_length for portion in portions}) > 1
+        super().__init__(lengths, pad=frame.pad, segments=packing == "pairs", mixed=mixed, seed=seed)
         self._portions = tuple(portions)
         self._frame = frame
         self._packing = packing
-        self._seed = seed
-        self._lengths = np.concatenate([portion.packed.sizes for portion in portions]) + frame.width(packing)
         self._firsts = list(accumulate((len(portion.packed) for portion in portions[:-1]), initial=0))
-        self._mixed = packing == "single" or len({portion.max_length for portion in portions}) > 1
-        self._epoch = -1
-        self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return sum(portion.draws for portion in self._portions)
@@ -127,11 +275,6 @@ class PackedSource:
     def max_length(self) -> int:
         """The usual length, which most sequences do not exceed."""
         return min(portion.max_length for portion in self._portions)
-
-    @property
-    def longest(self) -> int:
-        """The length of the longest sequence there is."""
-        return int(self._lengths.max())
 
     @property
     def tokens(self) -> int:
@@ -163,66 +306,21 @@ class PackedSource:
         ]
         return blake2b("\n".join([self._packing, *parts]).encode(), digest_size=16).hexdigest()
 
-    def examples(self, position: int, count: int) -> list[int]:
-        """The sequences at `position` and after it; epochs follow each other without a gap.
-
-        Without shares other than one, each comes once an epoch.
-        """
-        epochs = (divmod(place, len(self)) for place in range(position, position + count))
-        return [int(self._epoch_order(epoch)[place]) for epoch, place in epochs]
-
-    def split(self, examples: list[int], size: int) -> Iterator[list[int]]:
-        """Split examples into micro-batches of at most `size` of the usual length, or as many tokens of longer ones."""
-        part: list[int] = []
-        longest = self.max_length
-        for example in examples:
-            longest = max(longest, int(self._lengths[example]))
-            if part and longest * (len(part) + 1) > size * self.max_length:
-                yield part
-                part, longest = [], max(self.max_length, int(self._lengths[example]))
-            part.append(example)
-        if part:
-            yield part
-
-    def collate(self, examples: list[int]) -> Batch:
-        """The sequences in their frames, padded on the right to the longest; each tensor (batch, n)."""
-        rows = [self._row(example) for example in examples]
-        length = max(len(ids) for ids, _ in rows)
-        input_ids = np.full((len(rows), length), self._frame.pad, dtype=np.int64)
-        mask = np.zeros((len(rows), length), dtype=np.bool_)
-        segments = np.zeros((len(rows), length), dtype=np.int64)
-        for place, (ids, second) in enumerate(rows):
-            input_ids[place, : len(ids)] = ids
-            mask[place, : len(ids)] = True
-            segments[place, second : len(ids)] = 1
-        batch = {"input_ids": torch.from_numpy(input_ids)}
-        if not mask.all():
-            batch["attention_mask"] = torch.from_numpy(mask)
-        if self._packing == "pairs":
-            batch["token_type_ids"] = torch.from_numpy(segments)
-        return batch
-
-    def in_order(self, size: int) -> Iterator[Batch]:
-        """Every sequence once, the short ones first, for evaluation."""
-        order = np.argsort(self._lengths, kind="stable").tolist()
-        for part in self.split(order, size):
-            yield self.collate(part)
-
     @property
     def _shards(self) -> list[Shard]:
         return list({id(shard): shard for portion in self._portions for shard in portion.tokens.shards}.values())
 
-    def _row(self, example: int) -> tuple[NDArray[np.int64], int]:
-        """A sequence in its frame, and where its second text begins (at its end, if there is none)."""
+    def _row(self, example: int) -> Row:
+        """A sequence in its frame."""
         frame = self._frame
         texts = self._texts(example)
         if self._packing == "pairs" and (cut := self._cut(example, texts)):
             first, second = cut
             between = [frame.end] * frame.between
             row = np.concatenate([[frame.begin], first, between, second, [frame.end]])
-            return row, len(row) - len(second) - 1
+            return Row(row, len(row) - len(second) - 1)
         row = np.concatenate([[frame.begin], *texts, [frame.end]])
-        return row, len(row)
+        return Row(row, len(row))
 
     def _texts(self, example: int) -> list[NDArray[np.int64]]:
         """The pieces of a sequence, each with the separator that stands in front of it."""
@@ -248,16 +346,10 @@ class PackedSource:
         place = int(draw.integers(len(text) // 4, len(text) - len(text) // 4)) or 1
         return text[:place], text[place:]
 
-    def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
-        if epoch != self._epoch:
-            draw = np.random.default_rng([self._seed, epoch])
-            order = np.concatenate([self._drawn(number, epoch) for number in range(len(self._portions))])
-            order = order[draw.permutation(len(order))]
-            self._order = _by_length(order, self._lengths, draw) if self._mixed else order
-            self._epoch = epoch
-        return self._order
+    def _drawn(self, epoch: int) -> NDArray[np.int64]:
+        return np.concatenate([self._drawn_of(number, epoch) for number in range(len(self._portions))])
 
-    def _drawn(self, number: int, epoch: int) -> NDArray[np.int64]:
+    def _drawn_of(self, number: int, epoch: int) -> NDArray[np.int64]:
         """The sequences of a portion that an epoch draws: they go on in a random order where the last epoch ended."""
         portion, first = self._portions[number], self._firsts[number]
         size, start = len(portion.packed), epoch * portion.draws
@@ -282,6 +374,11 @@ def _by_length(order: NDArray[np.int64], lengths: NDArray[np.int64], draw: np.ra
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """The batch on another device."""
     return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def model_inputs(batch: Batch) -> Batch:
+    """What of a batch a model is given."""
+    return {name: tensor for name, tensor in batch.items() if name in INPUTS}
 
 
 def valid_tokens(batch: Batch) -> Tensor:

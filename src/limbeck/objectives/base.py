@@ -1,4 +1,4 @@
-"""What an objective is: it declares the features it reads, and sums its terms over a batch."""
+"""What an objective is: it sums its terms over a batch, and says what their means are taken over."""
 
 from __future__ import annotations
 
@@ -19,19 +19,28 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """What is mimicked, and its loss.
-
-    An objective is a frozen record of settings. `resolve` decides what was left to "auto" and refuses what cannot be;
-    the other methods are called on the resolved objective only.
-    """
+    """A loss of one or several terms; a frozen record of settings."""
 
     name: str
-    equal_heads: bool = False
-    """Whether it compares attention heads one by one, so that teacher and student need as many."""
 
     def __str__(self) -> str:
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}  # type: ignore[arg-type]
         return ", ".join([self.name, *(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in settings.items())])
+
+    @abstractmethod
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each term in the loss."""
+
+
+class Mimicry(Objective):
+    """What of a teacher is mimicked, and the loss.
+
+    `resolve` decides what was left to "auto" and refuses what cannot be; the other methods are called on the resolved
+    objective only.
+    """
+
+    equal_heads: bool = False
+    """Whether it compares attention heads one by one, so that teacher and student need as many."""
 
     @abstractmethod
     def resolve(self, teacher: EncoderShape, student: EncoderShape) -> Self:
@@ -44,10 +53,6 @@ class Objective(ABC):
     @abstractmethod
     def wants(self, teacher: EncoderShape, student: EncoderShape) -> tuple[Wants, Wants]:
         """The features read of the teacher and of the student."""
-
-    @abstractmethod
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each term in the loss."""
 
     @abstractmethod
     def counts(self, mask: Tensor) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing_extensions import Self
 from limbeck import kernels
 from limbeck._settings import WholeNumber, settings
 from limbeck.errors import UserError
-from limbeck.objectives.base import Objective, check_teacher_layer, pair
+from limbeck.objectives.base import Mimicry, check_teacher_layer, pair
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ PAIRS = {"attention": "qk", "value_relation": "vv"}
 
 
 @settings
-class MiniLM(Objective):
+class MiniLM(Mimicry):
     """The student's last layer mimics attention distributions and value relations of one teacher layer.
 
     L = L_AT + L_VR (section 3), with A = softmax(Q K^T / sqrt(d_k)) and VR = softmax(V V^T / sqrt(d_k)) of the model's

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from limbeck import kernels
 from limbeck._settings import Number, WholeNumber, no_duplicates, settings
 from limbeck.kernels.heads import check_relation_heads, common_divisors
-from limbeck.objectives.base import Objective, check_teacher_layer, pair
+from limbeck.objectives.base import Mimicry, check_teacher_layer, pair
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ def _split(value: object) -> object:
 
 
 @settings
-class MiniLMv2(Objective):
+class MiniLMv2(Mimicry):
     """The student's last layer mimics relations between queries, keys and values of one teacher layer.
 
     L = sum_ij alpha_ij L_ij over pairs (A_i, A_j) of queries, keys and values, with

@@ -17,7 +17,7 @@ from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.errors import UserError
 from limbeck.kernels.heads import common_divisors
 from limbeck.objectives import METHODS
-from limbeck.objectives.base import Objective
+from limbeck.objectives.base import Mimicry
 from limbeck.text import count, millions
 
 USUAL = ("12x384", "6x768", "6x384", "4x384", "3x384")
@@ -141,7 +141,7 @@ def _flops(shape: EncoderShape) -> int:
     return shape.layers * layer_flops(shape, 1, SENTENCE)
 
 
-def _match(objective: Objective, student: StudentShape, teacher: PretrainedConfig) -> Match:
+def _match(objective: Mimicry, student: StudentShape, teacher: PretrainedConfig) -> Match:
     """Ask an objective what it makes of a pair of encoders."""
     shape = f"{student.layers}x{student.width}"
     try:

@@ -31,9 +31,11 @@ from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
 from limbeck.tasks.metrics import spearman
 from limbeck.tasks.similarity import SentencePair, cosines, read_sts
 from limbeck.text import millions
-from limbeck.training.distill import Run, run_recipe
+from limbeck.training.distill import run_recipe
+from limbeck.training.evaluation import HeldOut
 from limbeck.training.folder import COMPARISON, write_file
-from limbeck.training.loop import held_out_means, make_accelerator
+from limbeck.training.loop import make_accelerator
+from limbeck.training.run import Run
 from limbeck.training.stage import build_stage
 
 PAIRS = 2000
@@ -158,9 +160,9 @@ def _relation_kl(recipe: Recipe, teacher: Encoder, student: Encoder, units: list
     objective = recipe.objective.resolve(teacher.shape, student.shape)
     tokens = tokenize(units, teacher.tokenizer)
     source = Layout(Frame.of(teacher.tokenizer), "full", recipe.max_length, recipe.seed).source([tokens])
-    stage = build_stage(student.model, teacher.model, objective, source, source)
+    stage = build_stage(student.model, teacher.model, objective, source)
     accelerator = make_accelerator("float32")
-    return held_out_means(stage, source, stage.module, accelerator, recipe.batch_size)["loss"]
+    return HeldOut(source)(stage, stage.module, accelerator, recipe.batch_size)["loss"]
 
 
 def _teacher_folder() -> Path:

@@ -90,6 +90,11 @@ def glue_task(name: str) -> GlueTask:
     return GLUE[short]
 
 
+def glue_of(task: Task) -> GlueTask | None:
+    """The row of a task; None if it is none of GLUE's."""
+    return next((glue for glue in GLUE.values() if glue.task == task), None)
+
+
 def read_glue(name: str, data: Path) -> TaskData:
     """A task's splits: every one whose file is there.
 

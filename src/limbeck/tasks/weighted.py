@@ -72,6 +72,10 @@ def spearman(predictions: NDArray[Any], labels: NDArray[Any], counts: Floats) ->
     return result
 
 
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "matthews": matthews, "pearson": pearson, "spearman": spearman}
+"""Those of classes and numbers by their names."""
+
+
 def each_draw(metric: Callable[[NDArray[Any], NDArray[Any]], float]) -> Metric:
     """Make any metric of (predictions, labels) one of counted examples, by calling it for every draw and seed."""
 

@@ -7,6 +7,7 @@ languages in one file, with a header), and its translated training data, multinl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from limbeck._settings import nearest
 from limbeck.errors import UserError
 from limbeck.tasks.examples import Example, Split
 from limbeck.tasks.folders import find_file, folders
+from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.rows import Columns, checked, label_reader, make_example, named, sift, tsv_rows
 from limbeck.tasks.task import Task, TaskData, task_data
 
@@ -105,3 +107,39 @@ def _joint(splits: Mapping[str, Split], folder: Path) -> dict[str, Split]:
     examples = chain.from_iterable(split.examples for name, split in splits.items() if name.startswith("dev-"))
     joint = Split("dev", folder, tuple(examples))
     return {"dev": joint} if joint.examples else {}
+
+
+def divided(data: TaskData, train_languages: Sequence[str], share: float | None) -> TaskData:
+    """The task with a split "train" in some of its languages.
+
+    Args:
+        data: as `read_xnli` gives it.
+        train_languages: to train on; ignored if empty.
+        share: what of dev is kept to evaluate on where it is also trained on, divided by pair: all translations of a pair
+            are on one side. None to train on the training files alone.
+
+    Raises:
+        UserError: there is nothing in these languages to train on.
+    """
+    part = "train" if share is None else "dev"
+    there = [name.removeprefix(f"{part}-") for name in data.splits if name.startswith(f"{part}-")]
+    if missing := [language for language in train_languages if language not in there]:
+        hint = "" if share else "; give --dev a share, such as 0.5, to train on the rest of the dev files"
+        raise UserError(f"There is no {part} file of XNLI in {', '.join(missing)} to train on{hint}.")
+    if share is None:
+        parts = [data.splits[f"train-{language}"] for language in train_languages or there]
+        pool = tuple(chain.from_iterable(each.examples for each in parts))
+        return replace(data, splits={"train": Split("train", parts[0].path, pool), **data.splits})
+    _, held = hold_out(data.split("dev"), share)
+    groups = {example.group for example in held.examples}
+    splits = {
+        name: replace(split, examples=tuple(each for each in split.examples if each.group in groups))
+        for name, split in data.splits.items()
+        if name.startswith("dev")
+    }
+    trained = chain.from_iterable(
+        (each for each in data.splits[f"dev-{language}"].examples if each.group not in groups)
+        for language in train_languages or there
+    )
+    others = {name: split for name, split in data.splits.items() if name.startswith("test")}
+    return replace(data, splits={"train": Split("train", held.path, tuple(trained)), **splits, **others})

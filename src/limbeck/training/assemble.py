@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
@@ -19,30 +20,19 @@ from limbeck.objectives import AnyObjective
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, holdout_share
 from limbeck.text import count
+from limbeck.training.distillation import DistillationParts
+from limbeck.training.evaluation import HeldOut
 from limbeck.training.loop import this_process
 from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
-from limbeck.training.resume import fingerprint, is_folder
+from limbeck.training.resume import fingerprint
 from limbeck.training.stage import Stage, build_stage, set_dropout
 
 UNKNOWN = 0.2
 """A share of unknown tokens above which the text is probably not in the teacher's language."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a run is made of."""
-
-    recipe: Recipe
-    """Resolved: nothing is left to decide."""
-    teacher: Encoder
-    student: Encoder
-    stage: Stage
-    fingerprints: Mapping[str, str]
-    """input -> digest of its content."""
-
-
-def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> Parts:
+def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> DistillationParts:
     """Load, read and check all that a recipe names; nothing is written.
 
     Args:
@@ -57,18 +47,32 @@ def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> Parts:
     student, objective = _student_and_objective(recipe, teacher)
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)
-    stage = build_stage(student.model, teacher.model, objective, source, holdout).to(this_process().device)
+    stage = build_stage(student.model, teacher.model, objective, source, None if holdout is None else HeldOut(holdout)).to(
+        this_process().device
+    )
     set_dropout(student.model, recipe.dropout)
     resolved = _resolve(recipe, objective, stage, teacher, student, begun)
-    return Parts(resolved, teacher, student, stage, _fingerprints(recipe, stage))
+    return DistillationParts(resolved, student, stage, _fingerprints(recipe, teacher, stage), teacher=teacher, text=source)
 
 
-def _fingerprints(recipe: Recipe, stage: Stage) -> dict[str, str]:
+def names_input(name: str, value: Any) -> bool:
+    """Whether a field's value is a path or several, or a model's name on the hub."""
+    if name == "holdout":
+        return value is not None and holdout_share(value) is None
+    return name in ("teacher", "corpus") or (name == "init" and _is_folder(value))
+
+
+def _is_folder(init: str) -> bool:
+    """Whether `Recipe.init` names an earlier student, not a way to begin."""
+    return init != "random" and init.split(":")[0] != "layers"
+
+
+def _fingerprints(recipe: Recipe, teacher: Encoder, stage: Stage) -> dict[str, str]:
     return {
-        "teacher": fingerprint(stage.teacher.model),
+        "teacher": fingerprint(teacher.model),
         "corpus": stage.source.fingerprint,
-        **({"init": fingerprint(stage.module.student)} if is_folder(recipe.init) else {}),
-        **({} if stage.holdout is None else {"holdout": stage.holdout.fingerprint}),
+        **({"init": fingerprint(stage.module.student)} if _is_folder(recipe.init) else {}),
+        **({} if stage.evaluation is None else {"holdout": stage.evaluation.fingerprint}),
     }
 
 

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+Direction = Literal["lowest", "highest"]
+
 
 @dataclass(frozen=True)
 class Best:
     """The best value of a metric so far, and the step it belongs to."""
 
-    direction: Literal["lowest", "highest"] = "lowest"
+    direction: Direction = "lowest"
     """Which value is the best one."""
     value: float | None = None
     """None before the first evaluation: any finite value beats it, negative ones and zero included."""

@@ -29,7 +29,9 @@ LOCK = ".lock"
 TEMPORARY = ".tmp-"
 """How names of what is being written begin, until it is whole and renamed."""
 COMPARISON = "comparison.json"
-PARTS = (SUMMARY, STUDENT, BEST, LOG, TRACKERS, CHECKPOINTS, COMPARISON, RECIPE)
+PREDICTIONS = "predictions"
+SUBMISSION = "submission"
+PARTS = (SUMMARY, STUDENT, BEST, LOG, TRACKERS, CHECKPOINTS, COMPARISON, PREDICTIONS, SUBMISSION, RECIPE)
 """Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 

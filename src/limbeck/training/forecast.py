@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -20,11 +19,12 @@ from limbeck.encoders.capture import Wants
 from limbeck.encoders.cost import flop_counter
 from limbeck.encoders.shape import EncoderShape
 from limbeck.text import count, duration, millions, size
-from limbeck.training.assemble import Parts
 from limbeck.training.checkpoint import Progress
 from limbeck.training.disk import Disk, disk_needed
+from limbeck.training.distillation import DistillationParts
 from limbeck.training.loop import CLIP, EPSILON, this_process
 from limbeck.training.memory import Memory, available_memory, forward_and_backward, full_batch, undisturbed
+from limbeck.training.reach import modules_of
 from limbeck.training.stage import PROBE_SEQUENCES, Plan, Stage
 
 PASS_SECONDS = 1.5
@@ -138,7 +138,7 @@ class Forecast:
     disk: Disk
 
 
-def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory, done: Progress) -> Forecast:
+def make_forecast(parts: DistillationParts, plan: Plan, unreached: list[str], memory: Memory, done: Progress) -> Forecast:
     """Forecast a run whose parts are ready to train.
 
     A few passes of real text are timed; weights, mode and random state are as before afterwards.
@@ -151,7 +151,7 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
         done: where the run is resumed.
     """
     recipe, stage, processes = parts.recipe, parts.stage, this_process().num_processes
-    reads = stage.objective.wants(parts.teacher.shape, parts.student.shape)
+    reads = recipe.objective.wants(parts.teacher.shape, parts.student.shape)
     share, source = plan.batch_size // processes, stage.source
     micro_batch = min(plan.micro_batch_size, share)
     steps = plan.steps_left(done.examples, processes)
@@ -170,7 +170,7 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
         precision=plan.precision,
         trained=Tensors.of((name, parameter) for name, parameter in student.items() if parameter.requires_grad),
         out_of_reach=Tensors.of((name, student[name]) for name in unreached),
-        frozen=Tensors.of(stage.teacher.model.named_parameters()),
+        frozen=Tensors.of(parts.teacher.model.named_parameters()),
         steps=steps,
         examples=examples,
         tokens=round(examples * source.tokens / len(source)),
@@ -189,11 +189,6 @@ def make_forecast(parts: Parts, plan: Plan, unreached: list[str], memory: Memory
         seconds=_seconds(stage, plan, share, done.step, steps, disk.checkpoint),
         disk=disk,
     )
-
-
-def modules_of(names: Iterable[str]) -> list[str]:
-    """The modules that parameters belong to, without the last word where it says nothing."""
-    return list(dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in names))
 
 
 def flops_a_sequence(stage: Stage, max_length: int, precision: str) -> int:
@@ -216,13 +211,14 @@ def _seconds(stage: Stage, plan: Plan, share: int, done: int, steps: int, checkp
         micro_batch = _median_seconds(train)
         step = micro_batch * share / sequences + _optimizer_seconds(stage.module)
     evaluation = 0.0
-    if stage.holdout is not None:
+    if stage.evaluation is not None:
 
         def evaluate() -> None:
+            targets = stage.targets(batch)
             with torch.no_grad(), torch.autocast(_device(stage).type, torch.bfloat16, enabled=plan.precision == "bf16"):
-                stage.loss(batch, stage.teacher(batch))
+                stage.loss(batch, targets)
 
-        evaluation = _median_seconds(evaluate) / sequences * len(stage.holdout) / this_process().num_processes
+        evaluation = _median_seconds(evaluate) / sequences * len(stage.evaluation) / this_process().num_processes
     evaluations = _times(plan.eval_every, done, done + steps - 1) + 1 if steps else 0  # the end is always evaluated
     saves = _times(plan.checkpoint_every, done, done + steps)
     save = checkpoint / _bytes_a_second() if saves else 0.0

@@ -16,7 +16,7 @@ from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from limbeck.data.batches import Batch, PackedSource, on_device, valid_tokens
+from limbeck.data.batches import Batch, on_device, valid_tokens
 from limbeck.errors import CheckFailed, Interrupted, UserError
 from limbeck.progress import Reporter
 from limbeck.training.best import Best
@@ -25,7 +25,7 @@ from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
 from limbeck.training.interrupt import stop_request
 from limbeck.training.isolation import seed_step
-from limbeck.training.stage import Plan, Stage, mean_loss
+from limbeck.training.stage import Plan, Stage, mean, mean_loss
 from limbeck.training.trackers import Trackers
 
 CLIP = 1.0
@@ -86,7 +86,8 @@ class Loop:
             parameter_groups(stage.module, plan.weight_decay), lr=plan.learning_rate, eps=EPSILON, fused=True
         )
         self.module, self.optimizer = self.accelerator.prepare(stage.module, optimizer)
-        self.progress, self.tally, self.best = Progress(), Tally(), Best()
+        self.progress, self.tally = Progress(), Tally()
+        self.best = Best() if stage.evaluation is None else Best(stage.evaluation.direction)
 
     def resume(self, checkpoint: Checkpoint | None, changes: Mapping[str, Any]) -> None:
         """Go on from a checkpoint, or begin without one.
@@ -133,7 +134,7 @@ class Loop:
             self.reporter.training(steps, self.progress.step),
             stop_request() as stop,
         ):
-            while self.progress.step < steps:
+            while self.progress.step < steps and not self._out_of_patience():
                 size = plan.step_size(self.progress.examples, processes)
                 terms, tokens = self._step(size)
                 self.tally.add(terms)
@@ -147,21 +148,32 @@ class Loop:
                 improved = evaluates and self._evaluate()
                 stopped = self._all_know(bool(stop))
                 saves = plan.checkpoint_every is not None and done.step % plan.checkpoint_every == 0
-                if saves or improved or stopped:
+                if saves or stopped or (improved and plan.keep_best):
                     self._save()
-                if improved:
+                if improved and plan.keep_best:
                     self._write_best()
                 if stopped:
                     where = f"stopped after step {done.step} of {steps}, saved in {self.run.checkpoints}"
                     raise Interrupted(f"{where}; go on with --resume auto")
+        if self.progress.step < steps:
+            self.reporter.say(f"ended early after step {self.progress.step}: nothing was better than step {self.best.step}")
         self._check_weights()
         return self.progress
 
     def best_remark(self) -> str:
         """What is to be said of the student in RUN/best."""
+        assert self.stage.evaluation is not None
         return (
-            f"These are the weights of step {self.best.step}, whose loss on held-out text, {self.best.value:.4f}, was the lowest."
+            f"These are the weights of step {self.best.step}, whose {self.stage.evaluation.said}, {self.best.value:.4f}, was the "
+            f"{self.best.direction}."
         )
+
+    def _out_of_patience(self) -> bool:
+        """Whether so many evaluations in a row were no better that training is to end."""
+        plan, step = self.plan, self.best.step
+        if plan.patience is None or plan.eval_every is None or step is None:
+            return False
+        return self.progress.step - step >= plan.patience * plan.eval_every
 
     def _all_know(self, stop: bool) -> bool:
         """Whether any process was asked to stop, so that all of them do so at the same step."""
@@ -178,18 +190,19 @@ class Loop:
             )
 
     def _evaluate(self) -> bool:
-        """Write loss and terms on the held-out text to the log, if there is such text; say if the best is to be kept."""
-        if self.stage.holdout is None:
+        """Write the evaluation's figures to the log, if there is one; say if these are the best weights so far."""
+        evaluation = self.stage.evaluation
+        if evaluation is None:
             return False
-        means = held_out_means(self.stage, self.stage.holdout, self.module, self.accelerator, self.plan.micro_batch_size)
-        record = {"step": self.progress.step, **{f"holdout_{name}": value for name, value in means.items()}}
+        figures = evaluation(self.stage, self.module, self.accelerator, self.plan.micro_batch_size)
+        record = {"step": self.progress.step, **{f"{evaluation.prefix}_{name}": value for name, value in figures.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
             self.trackers.log(record)
-            self.reporter.evaluated(record)
+            self.reporter.evaluated(self.progress.step, evaluation.said, figures[evaluation.metric])
         earlier = self.best
-        if self.plan.keep_best:
-            self.best = earlier.after(means["loss"], self.progress.step)
+        if self.plan.keep_best or self.plan.patience is not None:
+            self.best = earlier.after(figures[evaluation.metric], self.progress.step)
         return self.best is not earlier
 
     def _step(self, size: int) -> tuple[dict[str, Tensor], int]:
@@ -197,13 +210,13 @@ class Loop:
         done, process = self.progress.examples, self.accelerator.process_index
         examples = self.stage.source.examples(done, size)[process :: self.accelerator.num_processes]
         seed_step(self.accelerator.device, self.plan.seed, process, done)
-        weights = self.stage.objective.weights()
+        weights = self.stage.weights
         micro_batches = list(self._micro_batches(examples))
-        local = [self.stage.counts(batch) for batch in micro_batches]
+        local = [self.stage.module.counts(batch) for batch in micro_batches]
         counts = {term: self._total([count[term] for count in local]) for term in weights}
         sums: dict[str, Tensor] = {}
         for place, batch in enumerate(micro_batches):
-            targets = self.stage.teacher(batch)
+            targets = self.stage.targets(batch)
             # Gradients are exchanged between processes once a step, at its last micro-batch.
             with nullcontext() if place == len(micro_batches) - 1 else self.accelerator.no_sync(self.module):
                 part = self.module(batch, targets)
@@ -217,7 +230,7 @@ class Loop:
             group["lr"] = self.plan.learning_rate_at(done, size)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        means = {term: self._total([value]) / counts[term].clamp(min=1) for term, value in sums.items()}
+        means = {term: mean(self._total([value]), counts[term]) for term, value in sums.items()}
         tokens = self._total([valid_tokens(batch).sum() for batch in micro_batches])
         return means, int(tokens)
 
@@ -241,7 +254,7 @@ class Loop:
 
     def _log(self) -> None:
         terms = self.tally.means()
-        weights = self.stage.objective.weights()
+        weights = self.stage.weights
         record = {
             "step": self.progress.step,
             "loss": sum(weights[term] * value for term, value in terms.items()),
@@ -268,35 +281,10 @@ class Loop:
         """Write the student as it is to RUN/best; a checkpoint of this step is there already, so that a kill loses nothing."""
         if self.accelerator.is_main_process:
             # Exporting moves a model to the processor and ends its training.
-            export_student(self.run.best, copy.deepcopy(self.student), self.tokenizer, self.best_remark() + "\n")
+            student = copy.deepcopy(self.student)
+            self.stage.module.finish(student)
+            export_student(self.run.best, student, self.tokenizer, self.best_remark() + "\n")
         self.accelerator.wait_for_everyone()
-
-
-def held_out_means(
-    stage: Stage, holdout: PackedSource, module: nn.Module, accelerator: Accelerator, batch_size: int
-) -> dict[str, float]:
-    """The objective's terms over held-out text, and their weighted sum as "loss"; the module's mode stays as it was."""
-    training = module.training
-    module.eval()
-    weights = stage.objective.weights()
-    device = accelerator.device
-    sums = {term: torch.zeros((), device=device) for term in weights}
-    counts = {term: torch.zeros((), device=device) for term in weights}
-    for number, batch in enumerate(holdout.in_order(batch_size)):
-        if number % accelerator.num_processes != accelerator.process_index:
-            continue
-        batch = on_device(batch, device)
-        count = stage.counts(batch)
-        with torch.no_grad():
-            terms = module(batch, stage.teacher(batch))
-        sums = {term: total + terms[term] for term, total in sums.items()}
-        counts = {term: total + count[term] for term, total in counts.items()}
-    module.train(training)
-    means = {
-        term: float(accelerator.reduce(sums[term], "sum") / accelerator.reduce(counts[term], "sum").clamp(min=1))
-        for term in weights
-    }
-    return {"loss": sum(weights[term] * mean for term, mean in means.items()), **means}
 
 
 def this_process() -> PartialState:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from limbeck.data.batches import Batch
+from limbeck.data.batches import INPUTS, Batch
 from limbeck.encoders.cost import gradient_bytes, moment_bytes, weight_bytes
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.errors import UserError
@@ -199,7 +199,7 @@ def available_memory(device: torch.device) -> int:
 
 def forward_and_backward(stage: Stage, batch: Batch, precision: str) -> None:
     """One micro-batch as the loop takes it; gradients are left where they belong."""
-    targets = stage.teacher(batch)
+    targets = stage.targets(batch)
     with torch.autocast(batch["input_ids"].device.type, torch.bfloat16, enabled=precision == "bf16"):
         loss = stage.loss(batch, targets)
     loss.backward()
@@ -219,10 +219,13 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 def full_batch(stage: Stage, sequences: int, length: int) -> Batch:
-    """Real text repeated until every sequence is full."""
+    """A real example repeated until every sequence is full."""
+    batch = stage.probe_batch(1)
     return {
-        name: tensor[:1].repeat(sequences, -(-length // tensor.shape[1]))[:, :length].contiguous()
-        for name, tensor in stage.probe_batch().items()
+        name: tensor.repeat(sequences, -(-length // tensor.shape[1]))[:, :length].contiguous()
+        if name in INPUTS
+        else tensor.repeat(sequences, *[1] * (tensor.dim() - 1))
+        for name, tensor in batch.items()
     }
 
 

@@ -8,24 +8,26 @@ from typing import Literal
 
 import torch
 
-from limbeck.training.stage import Stage
+from limbeck.training.stage import PROBE_SEQUENCES, Stage
 
 TRIALS = 3
 
 
-def faster_precision(stage: Stage) -> Literal["float32", "bf16"]:
+def faster_precision(stage: Stage, sequences: int = PROBE_SEQUENCES) -> Literal["float32", "bf16"]:
     """Return "bf16" where a short forward and backward pass of the student is faster with it, else "float32".
 
-    Weights, gradients and random state are as before afterwards.
+    Args:
+        stage: weights, gradients and random state are as before afterwards.
+        sequences: how many are tried.
     """
-    seconds = {False: _seconds(stage, bf16=False), True: _seconds(stage, bf16=True)}
+    seconds = {bf16: _seconds(stage, sequences, bf16=bf16) for bf16 in (False, True)}
     return "bf16" if seconds[True] < seconds[False] else "float32"
 
 
-def _seconds(stage: Stage, *, bf16: bool) -> float:
-    batch = stage.probe_batch()
+def _seconds(stage: Stage, sequences: int, *, bf16: bool) -> float:
+    batch = stage.probe_batch(sequences)
     device = batch["input_ids"].device
-    targets, times = stage.teacher(batch), []
+    targets, times = stage.targets(batch), []
     with torch.random.fork_rng():
         for _ in range(TRIALS + 1):
             start = time.perf_counter()

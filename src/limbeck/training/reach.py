@@ -6,6 +6,9 @@ last layer's attention output, feed-forward part and norms, and the pooler. That
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 import torch
 
 from limbeck.training.stage import Stage
@@ -22,9 +25,14 @@ def freeze_unreachable(stage: Stage) -> list[str]:
     """
     module, batch = stage.module, stage.probe_batch()
     with torch.random.fork_rng(devices=[]):
-        stage.loss(batch, stage.teacher(batch)).backward()
+        stage.loss(batch, stage.targets(batch)).backward()
     unreached = [name for name, parameter in module.student.named_parameters() if parameter.grad is None]
     for name in unreached:
         module.student.get_parameter(name).requires_grad_(False)
     module.zero_grad(set_to_none=True)
     return unreached
+
+
+def modules_of(names: Iterable[str]) -> list[str]:
+    """The modules that parameters belong to, without the last word where it says nothing."""
+    return list(dict.fromkeys(re.sub(r"(\.dense|\.LayerNorm)?\.(weight|bias)$", "", name) for name in names))

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from limbeck.encoders.shape import EncoderShape
 from limbeck.errors import UserError
-from limbeck.recipe import Recipe, holdout_share, plain, read_recipe, validate
+from limbeck.recipe import plain, read_recipe, validate
 from limbeck.training.folder import RECIPE, RunFolder
 
+T = TypeVar("T")
+NamesInput = Callable[[str, Any], bool]
 LAYOUT = ("batch_size", "micro_batch_size", "precision")
 """Fields that may change on resuming; the result is then another one in its last bits."""
 FREE = ("log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "trackers")
 """Fields that may change without a word: they do not touch the weights."""
 
 
-def read_begun(folder: RunFolder) -> Recipe | None:
+def read_begun(folder: RunFolder, kind: type[T]) -> T | None:
     """The resolved recipe that a run began with; None if there is none.
 
     Raises:
@@ -31,8 +33,9 @@ def read_begun(folder: RunFolder) -> Recipe | None:
     if not folder.recipe.exists():
         return None
     try:
-        recipe = validate(Recipe, read_recipe(folder.recipe))
-        if recipe.steps is None or "auto" in (recipe.precision, recipe.micro_batch_size):
+        recipe = validate(kind, read_recipe(folder.recipe))
+        decided = plain(recipe)
+        if decided["steps"] is None or "auto" in (decided["precision"], decided["micro_batch_size"]):
             raise UserError("It leaves something to decide.")
     except UserError as error:
         raise UserError(
@@ -42,13 +45,14 @@ def read_begun(folder: RunFolder) -> Recipe | None:
     return recipe
 
 
-def check_same_recipe(begun: Recipe, resolved: Recipe, folder: RunFolder, *, same_content: bool) -> None:
+def check_same_recipe(begun: Any, resolved: Any, folder: RunFolder, names_input: NamesInput, *, same_content: bool) -> None:
     """Refuse to go on with a run that began with another recipe.
 
     Args:
         begun: the resolved recipe of the run.
         resolved: the recipe to go on with, resolved with the run's batch size.
         folder: the run's.
+        names_input: tells for a field and its value whether that is a path or several, or a model's name on the hub.
         same_content: whether the content of the inputs was compared, so that they may lie elsewhere by now.
 
     Raises:
@@ -58,7 +62,10 @@ def check_same_recipe(begun: Recipe, resolved: Recipe, folder: RunFolder, *, sam
     changed = [
         f"{name} ({then[name]} then, {now[name]} now)"
         for name in now
-        if name not in (*LAYOUT, *FREE) and not _same(name, then[name], now[name], same_content=same_content)
+        if name not in (*LAYOUT, *FREE)
+        and not _same(
+            then[name], now[name], names_input(name, then[name]) and names_input(name, now[name]), same_content=same_content
+        )
     ]
     if changed:
         raise UserError(
@@ -81,7 +88,7 @@ def check_same_content(then: Mapping[str, str], now: Mapping[str, str], folder: 
         )
 
 
-def conditions(recipe: Recipe, processes: int, device: torch.device) -> dict[str, Any]:
+def conditions(recipe: Any, processes: int, device: torch.device) -> dict[str, Any]:
     """What the last bits of a run depend on beside its recipe: how the work is laid out, and what does it."""
     return {
         **layout(recipe),
@@ -93,7 +100,7 @@ def conditions(recipe: Recipe, processes: int, device: torch.device) -> dict[str
     }
 
 
-def layout(recipe: Recipe) -> dict[str, Any]:
+def layout(recipe: Any) -> dict[str, Any]:
     """The fields of a recipe that may change on resuming."""
     return {name: getattr(recipe, name) for name in LAYOUT}
 
@@ -117,22 +124,10 @@ def text_fingerprint(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def is_folder(init: str) -> bool:
-    """Whether `Recipe.init` names an earlier student, not a way to begin."""
-    return init != "random" and init.split(":")[0] != "layers"
-
-
-def _same(name: str, then: Any, now: Any, *, same_content: bool) -> bool:
-    if then == now or not (_names_input(name, then) and _names_input(name, now)):
+def _same(then: Any, now: Any, inputs: bool, *, same_content: bool) -> bool:
+    if then == now or not inputs:
         return bool(then == now)
     return same_content or _places(then) == _places(now)
-
-
-def _names_input(name: str, value: Any) -> bool:
-    """Whether a field's value is a path or several, or a model's name on the hub."""
-    if name == "holdout":
-        return value is not None and holdout_share(value) is None
-    return name in ("teacher", "corpus") or (name == "init" and is_folder(value))
 
 
 def _places(value: str | list[str]) -> list[str]:

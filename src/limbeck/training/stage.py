@@ -1,20 +1,26 @@
-"""A training stage: a student with its objective, a teacher, and where the examples come from."""
+"""A training stage: a student with its objective, a teacher or labels, and where the examples come from."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from limbeck.data.batches import Batch, PackedSource, on_device, valid_tokens
+from limbeck.data.batches import Batch, Source, model_inputs, on_device, valid_tokens
 from limbeck.encoders.capture import Capture, Features, Wants
 from limbeck.encoders.shape import EncoderShape
-from limbeck.objectives.base import Objective
-from limbeck.recipe import Recipe
+from limbeck.objectives.base import Mimicry, Objective
+from limbeck.objectives.supervised import Supervised
+from limbeck.training.best import Direction
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 PROBE_SEQUENCES = 8
 
@@ -29,53 +35,143 @@ class Teacher:
     def __call__(self, batch: Batch) -> Features:
         """The teacher's features of a batch."""
         with torch.no_grad():
-            return self._capture(**batch)
+            return self._capture(**model_inputs(batch))
 
 
-class Distiller(nn.Module):
-    """Student and objective in one module, which is what gets wrapped for mixed precision and several processes."""
+class Trained(nn.Module, ABC):
+    """A student with its objective in one module, which is what gets wrapped for mixed precision and several processes."""
 
-    def __init__(self, student: PreTrainedModel, objective: Objective, wants: Wants) -> None:
+    def __init__(self, student: PreTrainedModel, objective: Objective) -> None:
         super().__init__()
         self.student = student
-        self._objective = objective
-        self._capture = Capture(student, wants)
+        self.objective = objective
         self.train(student.training)
 
-    def forward(self, batch: Batch, teacher: Features) -> dict[str, Tensor]:
+    @abstractmethod
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """What each term of a batch is averaged over."""
+
+    @abstractmethod
+    def forward(self, batch: Batch, teacher: Features | None) -> dict[str, Tensor]:
         """The objective's terms, summed over the batch."""
+
+    def finish(self, student: PreTrainedModel) -> None:
+        """Make of a trained student, in place, what is given away."""
+
+
+class Distiller(Trained):
+    """A student that mimics a teacher's features."""
+
+    objective: Mimicry
+
+    def __init__(self, student: PreTrainedModel, objective: Mimicry, wants: Wants) -> None:
+        super().__init__(student, objective)
+        self._capture = Capture(student, wants)
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """What each term of a batch is averaged over."""
+        return self.objective.counts(valid_tokens(batch))
+
+    def forward(self, batch: Batch, teacher: Features | None) -> dict[str, Tensor]:
+        """The objective's terms, summed over the batch."""
+        assert teacher is not None
         mask = valid_tokens(batch) if "attention_mask" in batch else None
-        return self._objective.sums(teacher, self._capture(**batch), mask)
+        return self.objective.sums(teacher, self._capture(**model_inputs(batch)), mask)
+
+
+class Tuner(Trained):
+    """A student with a task's head that learns from labels."""
+
+    objective: Supervised
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """What each term of a batch is averaged over."""
+        return self.objective.counts(batch)
+
+    def forward(self, batch: Batch, teacher: Features | None) -> dict[str, Tensor]:
+        """The objective's terms, summed over the batch."""
+        return self.objective.sums(outputs_of(self.student, batch), batch)
+
+    def finish(self, student: PreTrainedModel) -> None:
+        """Let the head give its outputs in the labels' own units."""
+        self.objective.finish(student)
+
+
+def outputs_of(model: PreTrainedModel, batch: Batch) -> Any:
+    """What a model with a task's head makes of a batch's inputs; segments go only to models that were made with several."""
+    inputs = model_inputs(batch)
+    if EncoderShape.of(model.config).segments < 2:
+        inputs.pop("token_type_ids", None)
+    return model(**inputs)
+
+
+class Evaluation(ABC):
+    """How good a student is on examples that it is not trained on."""
+
+    prefix: str
+    """What the names of its figures begin with in the log."""
+    metric: str
+    """The figure that decides which weights are the best."""
+    direction: Direction
+    """Whether the lowest or the highest is the best."""
+    said: str
+    """What the metric is called in a message."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Examples that it runs through."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of the examples."""
+
+    @abstractmethod
+    def __call__(self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
+        """Evaluate the student as it is.
+
+        Args:
+            stage: whose student it is.
+            module: the stage's module, wrapped for training or not; its mode stays as it was.
+            accelerator: shares the examples out to the processes; all get the figures.
+            batch_size: examples in a forward pass.
+        """
 
 
 @dataclass(frozen=True)
 class Stage:
     """What the loop trains, on what."""
 
-    module: Distiller
-    teacher: Teacher
-    objective: Objective
-    source: PackedSource
-    holdout: PackedSource | None
+    module: Trained
+    source: Source
+    teacher: Teacher | None = None
+    """None where labels take its place."""
+    evaluation: Evaluation | None = None
 
     def to(self, device: torch.device) -> Stage:
         """Move both models; returns the stage itself."""
         self.module.to(device)
-        self.teacher.model.to(device)
+        if self.teacher is not None:
+            self.teacher.model.to(device)
         return self
 
-    def loss(self, batch: Batch, targets: Features) -> Tensor:
+    def targets(self, batch: Batch) -> Features | None:
+        """What the teacher makes of a batch."""
+        return None if self.teacher is None else self.teacher(batch)
+
+    def loss(self, batch: Batch, targets: Features | None) -> Tensor:
         """The loss of one batch by itself."""
-        return mean_loss(self.module(batch, targets), self.counts(batch), self.objective.weights())
+        return mean_loss(self.module(batch, targets), self.module.counts(batch), self.weights)
 
-    def probe_batch(self) -> Batch:
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the objective's terms."""
+        return self.module.objective.weights()
+
+    def probe_batch(self, sequences: int = PROBE_SEQUENCES) -> Batch:
         """A few real examples, for trying something out without training on them."""
-        examples = self.source.examples(0, min(PROBE_SEQUENCES, len(self.source)))
+        examples = self.source.examples(0, min(sequences, len(self.source)))
         return on_device(self.source.collate(examples), next(self.module.parameters()).device)
-
-    def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """What each term of a batch is averaged over."""
-        return self.objective.counts(valid_tokens(batch))
 
 
 @dataclass(frozen=True)
@@ -98,12 +194,15 @@ class Plan:
     checkpoint_every: int | None
     keep_checkpoints: int
     keep_best: bool
+    patience: int | None = None
+    """Evaluations without a better one after which training ends."""
 
     @classmethod
-    def of(cls, resolved: Recipe, begun: Recipe) -> Plan:
+    def of(cls, resolved: Any, begun: Any) -> Plan:
         """The plan of a resolved recipe, in a run that began with this one."""
-        same = {field.name: getattr(resolved, field.name) for field in fields(cls) if field.name != "begun_batch_size"}
-        return cls(begun_batch_size=begun.batch_size, **same)
+        given = {field.name: getattr(resolved, field.name) for field in fields(cls) if hasattr(resolved, field.name)}
+        every = given["eval_every"]
+        return cls(**given | {"begun_batch_size": begun.batch_size, "eval_every": every if isinstance(every, int) else None})
 
     @property
     def examples(self) -> int:
@@ -142,19 +241,23 @@ class Plan:
 def build_stage(
     student: PreTrainedModel,
     teacher: PreTrainedModel,
-    objective: Objective,
-    source: PackedSource,
-    holdout: PackedSource | None,
+    objective: Mimicry,
+    source: Source,
+    evaluation: Evaluation | None = None,
 ) -> Stage:
     """Put a distillation stage together from its parts; the objective is resolved."""
     teacher_wants, student_wants = objective.wants(EncoderShape.of(teacher.config), EncoderShape.of(student.config))
-    return Stage(Distiller(student, objective, student_wants), Teacher(teacher, teacher_wants), objective, source, holdout)
+    return Stage(Distiller(student, objective, student_wants), source, Teacher(teacher, teacher_wants), evaluation)
 
 
 def mean_loss(sums: Mapping[str, Tensor], counts: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
     """The weighted sum of the terms' means; a term without anything to average over counts zero."""
-    terms = [weight * sums[term] / counts[term].clamp(min=1) for term, weight in weights.items()]
-    return torch.stack(terms).sum()
+    return torch.stack([weight * mean(sums[term], counts[term]) for term, weight in weights.items()]).sum()
+
+
+def mean(total: Tensor, count: Tensor) -> Tensor:
+    """A sum divided by a count; zero where there is nothing to average over."""
+    return total / torch.where(count > 0, count, 1)
 
 
 def set_dropout(model: nn.Module, share: float) -> None:

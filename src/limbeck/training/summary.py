@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -34,32 +34,42 @@ def summarise(
 ) -> dict[str, Any]:
     """The summary of a run that has come to its end; docs/runs.md describes it."""
     log = folder.read_log()
-    losses = [record["loss"] for record in log if "loss" in record]
     held_out = [record for record in log if "holdout_loss" in record]
     return {
-        "teacher": {"name": public_name(teacher.source), **_encoder(teacher)},
-        "student": {**_encoder(student), "init": student.source, "pooler_trained": student.pooler_trained},
+        "teacher": {"name": public_name(teacher.source), **encoder_facts(teacher)},
+        "student": {**encoder_facts(student), "init": student.source, "pooler_trained": student.pooler_trained},
         "objective": plain(recipe)["objective"],
         "text": _text(source, recipe),
-        "training": {
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds, 3),
-            "tokens_per_second": round(progress.tokens / progress.seconds, 1),
-            "precision": recipe.precision,
-            "device": device,
-            "first_loss": losses[0] if losses else None,
-            "last_loss": losses[-1] if losses else None,
-            "resumed": [{"step": record["step"], **record["resumed"]} for record in log if "resumed" in record],
-        },
+        "training": training_facts(progress, recipe.precision, device, log),
         "holdout": {
             name.removeprefix("holdout_"): value for name, value in (held_out[-1] if held_out else {}).items() if name != "step"
         },
         "best": {} if best.step is None else {"step": best.step, "loss": best.value},
         "untrained": {"out_of_reach": out_of_reach},
         "fingerprints": dict(fingerprints),
-        "versions": {package: version(package) for package in VERSIONED},
+        "versions": versions(),
     }
+
+
+def training_facts(progress: Progress, precision: str, device: str, log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How the training went."""
+    losses = [record["loss"] for record in log if "loss" in record]
+    return {
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 3),
+        "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "precision": precision,
+        "device": device,
+        "first_loss": losses[0] if losses else None,
+        "last_loss": losses[-1] if losses else None,
+        "resumed": [{"step": record["step"], **record["resumed"]} for record in log if "resumed" in record],
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that matter."""
+    return {package: version(package) for package in VERSIONED}
 
 
 def _text(source: PackedSource, recipe: Recipe) -> dict[str, Any]:
@@ -73,7 +83,8 @@ def _text(source: PackedSource, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _encoder(encoder: Encoder) -> dict[str, Any]:
+def encoder_facts(encoder: Encoder) -> dict[str, Any]:
+    """What an encoder is, with its sizes."""
     shape = encoder.shape
     return {
         "shape": str(shape),

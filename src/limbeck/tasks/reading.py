@@ -1,0 +1,75 @@
+"""From a recipe to the task that it names, made ready for a model's tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from limbeck._settings import nearest
+from limbeck.errors import UserError
+from limbeck.tasks.assignment import Assignment
+from limbeck.tasks.folders import squeezed
+from limbeck.tasks.glue import GLUE, read_glue
+from limbeck.tasks.holdout import hold_out
+from limbeck.tasks.own import read_own
+from limbeck.tasks.recipe import FineTuning, dev_share
+from limbeck.tasks.sentences import SentenceAssignment
+from limbeck.tasks.task import TaskData
+from limbeck.tasks.xnli import divided, read_xnli
+
+SENTENCE_LENGTH = 128
+OWN_SHARE = 0.1
+"""What is held out of the user's own data where no dev is named."""
+
+
+def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Assignment:
+    """Read the task's data and make it ready.
+
+    Raises:
+        UserError: there is no such task, or its data cannot be read.
+    """
+    return SentenceAssignment(
+        read_sentences(recipe),
+        tokenizer,
+        max_length=SENTENCE_LENGTH if recipe.max_length == "auto" else recipe.max_length,
+        class_weights=recipe.class_weights,
+        splits=recipe.splits,
+        limit=recipe.examples,
+        seed=recipe.seed,
+    )
+
+
+def read_sentences(recipe: FineTuning) -> TaskData:
+    """The data of a task of texts or pairs, its dev split as the recipe wants it."""
+    share = None if recipe.dev is None else dev_share(recipe.dev)
+    if len(recipe.data) > 1:
+        raise UserError(f"Data of this kind is one folder or file, not {len(recipe.data)}: {', '.join(recipe.data)}.")
+    data = Path(recipe.data[0]).expanduser()
+    if recipe.task is None:
+        assert recipe.label is not None
+        dev = OWN_SHARE if recipe.dev is None else Path(recipe.dev).expanduser() if share is None else share
+        return read_own(
+            data, recipe.text, recipe.label, dev=dev, kind=recipe.kind, separator=recipe.separator, header=recipe.header
+        )
+    if recipe.dev is not None and share is None:
+        raise UserError(f"{recipe.task} has its own dev file in {data}; give dev a share of the examples, or leave it out.")
+    if (name := squeezed(recipe.task)) == "xnli":
+        read = read_xnli(data, [*dict.fromkeys((*recipe.languages, *recipe.train_languages))] if recipe.languages else ())
+        return divided(read, recipe.train_languages, share)
+    if name not in GLUE:
+        known = (*GLUE, "xnli")
+        raise UserError(f"There is no task {recipe.task!r}{nearest(name, known) or '.'} The tasks are {', '.join(known)}.")
+    read = read_glue(name, data)
+    return read if share is None else _divided(read, share)
+
+
+def _divided(data: TaskData, share: float) -> TaskData:
+    """A task whose dev split is a share of its training examples, or where it has none, of its own dev examples."""
+    pool = data.splits.get("train", data.splits.get(data.task.dev))
+    if pool is None:
+        raise UserError(f"{data.task.name} has neither a train nor a dev file here, so nothing can be held out.")
+    train, dev = hold_out(pool, share)
+    splits = {name: split for name, split in data.splits.items() if not name.startswith("dev")}
+    return replace(data, splits={**splits, "train": train, data.task.dev: dev})

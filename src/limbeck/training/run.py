@@ -1,0 +1,253 @@
+"""Carrying a run out: its directory, checks before anything is written, training, resuming, and the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+from limbeck.encoders.loading import Encoder
+from limbeck.errors import UserError
+from limbeck.progress import Reporter
+from limbeck.recipe import write_recipe
+from limbeck.training import resume as resuming
+from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, newest_checkpoint
+from limbeck.training.disk import check_disk, disk_needed
+from limbeck.training.export import export_student
+from limbeck.training.folder import RunFolder, write_file
+from limbeck.training.isolation import isolated
+from limbeck.training.loop import Loop, this_process
+from limbeck.training.memory import Memory, check_memory, measure_memory
+from limbeck.training.reach import freeze_unreachable
+from limbeck.training.stage import Plan, Stage
+from limbeck.training.trackers import TrackerRefused, Trackers, check_trackers
+
+RecipeT = TypeVar("RecipeT")
+Resume = Literal["never", "auto"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    path: Path
+    """The run directory."""
+    student: Path
+    """The student, a Hugging Face folder."""
+    summary: dict[str, Any]
+    """What RUN/summary.json holds."""
+
+
+@dataclass(frozen=True)
+class Parts(ABC, Generic[RecipeT]):
+    """What a run is made of; each kind of run says what is told of it and written at its end."""
+
+    recipe: RecipeT
+    """Resolved: nothing is left to decide."""
+    student: Encoder
+    stage: Stage
+    fingerprints: Mapping[str, str]
+    """input -> digest of its content."""
+
+    @property
+    @abstractmethod
+    def usual_length(self) -> int:
+        """Tokens in a row of the usual length, by which a micro-batch is measured."""
+
+    @abstractmethod
+    def announce(self, unreached: list[str], reporter: Reporter) -> None:
+        """Tell what the run is made of."""
+
+    @abstractmethod
+    def finish(self, loop: Loop, folder: RunFolder, unreached: list[str]) -> dict[str, Any]:
+        """Do what is to be done with the trained student before it is exported; gives the summary, for every process."""
+
+    @abstractmethod
+    def card(self, summary: Mapping[str, Any], remark: str = "") -> str:
+        """The student's README.md; the remark says what sets these weights apart from the run's last ones, if they are others."""
+
+
+@dataclass(frozen=True)
+class Job(Generic[RecipeT]):
+    """A run that is to be carried out."""
+
+    recipe: RecipeT
+    inputs: Sequence[str]
+    """Files and folders that it reads."""
+    assemble: Callable[[RecipeT, RecipeT | None, Reporter], Parts[RecipeT]]
+    """Loads, reads and checks all that a recipe names and writes nothing; its second argument is the resolved recipe of the
+    run that is resumed, whose length and probed decisions are taken over."""
+    same_input: resuming.NamesInput
+    """Whether the value of a recipe's field names a file that may lie elsewhere by now."""
+
+
+def carry_out(
+    job: Job[Any], output: str | Path, *, resume: Resume = "never", overwrite: bool = False, quiet: bool = False
+) -> Run:
+    """Carry a job out.
+
+    Args:
+        job: what to do.
+        output: the run directory.
+        resume: "auto" goes on from the newest checkpoint in the run directory, or starts if there is none; a run that
+            is finished is returned as it is.
+        overwrite: start anew although the directory holds an earlier run, which is removed once all input was checked.
+        quiet: print nothing.
+
+    Raises:
+        UserError: something in the recipe or the input is wrong, or memory does not suffice; nothing was written.
+        TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
+        Interrupted: an end was asked for; a checkpoint was written.
+    """
+    here = this_process()
+    folder, reporter = opened(job, output, quiet=quiet)
+    with _alone(folder, here), isolated(here.device):
+        parts, begun = check(job, folder, reporter, resume=resume, overwrite=overwrite)
+        here.wait_for_everyone()  # before the first process writes what others have just looked for
+        return _begin(parts, folder, reporter) if begun is None else _go_on(job, parts, begun, folder, reporter)
+
+
+def opened(job: Job[Any], output: str | Path, *, quiet: bool) -> tuple[RunFolder, Reporter]:
+    """What is cheap to check, checked before anything is read."""
+    folder, reporter = RunFolder(output), Reporter(quiet=quiet or not this_process().is_main_process)
+    check_trackers(job.recipe.trackers)
+    folder.check_usable()
+    return folder, reporter
+
+
+def check(job: Job[Any], folder: RunFolder, reporter: Reporter, *, resume: str, overwrite: bool) -> tuple[Parts[Any], Any]:
+    """The parts of a run that may begin, and the recipe that an earlier one began with, if it is to go on."""
+    if resume not in ("never", "auto"):
+        raise UserError(f"resume must be never or auto, not {resume!r}.")
+    folder.check_free(resume=resume == "auto", overwrite=overwrite)
+    folder.check_holds_none(job.inputs)
+    begun = resuming.read_begun(folder, type(job.recipe)) if resume == "auto" else None
+    return job.assemble(job.recipe, begun, reporter), begun
+
+
+def make_ready(parts: Parts[Any], folder: RunFolder) -> tuple[list[str], Memory]:
+    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory and disk suffice."""
+    recipe, stage = parts.recipe, parts.stage
+    unreached = freeze_unreachable(stage)
+    if recipe.precision == "bf16" and stage.teacher is not None:
+        stage.teacher.model.bfloat16()
+    plan, length = Plan.of(recipe, recipe), parts.usual_length
+    share = plan.batch_size // this_process().num_processes
+    micro_batch = min(plan.micro_batch_size, share)
+    memory = measure_memory(stage, length, plan.precision)
+    check_memory(memory, micro_batch, share)
+    if (longest := stage.source.longest) > length:
+        long = measure_memory(stage, longest, plan.precision)
+        check_memory(long, max(1, micro_batch * length // longest), share)
+    check_disk(disk_needed(parts.student, plan, plan.steps), folder)
+    return unreached, memory
+
+
+@contextmanager
+def _alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
+    """Keep other runs out of the directory; the first of this run's processes holds the lock for all of them."""
+    refusal = [""]
+    with ExitStack() as held:
+        if here.is_main_process:
+            try:
+                held.enter_context(folder.locked())
+            except UserError as error:
+                refusal = [str(error)]
+        if reason := broadcast_object_list(refusal)[0]:
+            raise UserError(reason)
+        yield
+
+
+def _begin(parts: Parts[Any], folder: RunFolder, reporter: Reporter) -> Run:
+    unreached, _ = make_ready(parts, folder)
+    text = write_recipe(parts.recipe)
+    if this_process().is_main_process:
+        folder.clear()
+        folder.write_recipe(text)
+    try:
+        return _train(parts, parts.recipe, unreached, _stamp(parts, text), None, folder, reporter)
+    except TrackerRefused:
+        folder.clear()  # so that the same command, once mended, finds the directory free
+        raise
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far an earlier run has come."""
+
+    stamp: Stamp
+    """Under what it goes on."""
+    checkpoint: Checkpoint | None
+    summary: dict[str, Any] | None
+    """Only if it is finished."""
+
+    @property
+    def progress(self) -> Progress:
+        """Where it goes on."""
+        return self.checkpoint.state.progress if self.checkpoint else Progress()
+
+
+def standing(job: Job[Any], parts: Parts[Any], begun: Any, folder: RunFolder, reporter: Reporter) -> Standing:
+    """Where an earlier run stands, after checking that it is the same."""
+    summary = folder.read_summary() if folder.finished else None
+    checkpoint = None if summary else newest_checkpoint(folder.checkpoints, reporter.say)
+    then = summary.get("fingerprints", {}) if summary else checkpoint.state.stamp.fingerprints if checkpoint else {}
+    resuming.check_same_recipe(begun, parts.recipe, folder, job.same_input, same_content=bool(then))
+    stamp = _stamp(parts, folder.recipe.read_text(encoding="utf-8"))
+    resuming.check_same_content(then, stamp.fingerprints, folder)
+    return Standing(stamp, checkpoint, summary)
+
+
+def _go_on(job: Job[Any], parts: Parts[Any], begun: Any, folder: RunFolder, reporter: Reporter) -> Run:
+    """Go on with a run that is as it was left, from its newest checkpoint, or from its beginning without one."""
+    stands = standing(job, parts, begun, folder, reporter)
+    if stands.summary:
+        reporter.say(f"{folder.path} is finished already.")
+        return Run(folder.path, folder.student, stands.summary)
+    unreached, _ = make_ready(parts, folder)
+    return _train(parts, begun, unreached, stands.stamp, stands.checkpoint, folder, reporter)
+
+
+def _stamp(parts: Parts[Any], recipe: str) -> Stamp:
+    here = this_process()
+    return Stamp(
+        fingerprints={**parts.fingerprints, "recipe": resuming.text_fingerprint(recipe)},
+        conditions=resuming.conditions(parts.recipe, here.num_processes, here.device),
+    )
+
+
+def _train(
+    parts: Parts[Any],
+    begun: Any,
+    unreached: list[str],
+    stamp: Stamp,
+    checkpoint: Checkpoint | None,
+    folder: RunFolder,
+    reporter: Reporter,
+) -> Run:
+    if this_process().is_main_process:
+        folder.remove_leftovers()
+    parts.announce(unreached, reporter)
+    trackers = Trackers(parts.recipe, folder, reporter)
+    tokenizer = parts.student.tokenizer
+    loop = Loop(parts.stage, Plan.of(parts.recipe, begun), folder, tokenizer, reporter, trackers, stamp)
+    loop.resume(
+        checkpoint,
+        resuming.changes(checkpoint.state.stamp.conditions if checkpoint else resuming.layout(begun), stamp.conditions),
+    )
+    loop.train()
+    summary = parts.finish(loop, folder, unreached)
+    if loop.accelerator.is_main_process:
+        parts.stage.module.finish(parts.student.model)
+        export_student(folder.student, parts.student.model, tokenizer, parts.card(summary))
+        if folder.best.is_dir():
+            write_file(folder.best / "README.md", parts.card(summary, loop.best_remark()))
+        folder.write_summary(summary)
+    reporter.say(f"student written to {folder.student}")
+    return Run(folder.path, folder.student, summary)
