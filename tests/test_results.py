@@ -163,7 +163,7 @@ def test_over_several_tasks_less_is_claimed():
 
 def test_correction_is_over_the_tasks_of_one_pair_only():
     [alone] = comparisons(results(*close()))
-    found = results(*close(), *usual("B")[:2], measured("student", [75, 75, 75], "B"))
+    found = results(*close(), *(measured(name, 75, "B") for name in ("student", "undistilled", "bert")))
     assert [pair.words for pair in comparisons(found) if pair.second == "other"] == [alone.words]
 
 
@@ -301,6 +301,8 @@ def test_a_long_name_leaves_room_for_figures():
     text = shown(found, force_terminal=True)
     assert max(map(len, text.splitlines())) <= 80
     assert "75.0" in text
+    first_column = "".join(line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│"))
+    assert first_column == f"bert{name}" * 2
 
 
 def test_a_pipe_gets_one_line_a_sentence():
