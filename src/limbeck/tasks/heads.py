@@ -25,6 +25,10 @@ PROBLEMS: dict[Kind, Literal["regression", "single_label_classification", "multi
 """What transformers calls the kinds of tasks."""
 
 
+SENTENCES, ANSWERS = "ForSequenceClassification", "ForQuestionAnswering"
+"""How transformers' classes with these heads are called."""
+
+
 def sentence_head(encoder: Encoder, kind: Kind, labels: Sequence[str], seed: int) -> Encoder:
     """An encoder with a new head that classifies or rates a text or a pair, its outputs called by the labels' names."""
     config = copy.deepcopy(encoder.model.config)
@@ -52,18 +56,17 @@ def load_sentence_head(source: str | Path) -> Encoder:
     Raises:
         UserError: as there, or the folder holds no such head.
     """
-    return _loaded(source, AutoModelForSequenceClassification, "ForSequenceClassification")
+    return _loaded(source, AutoModelForSequenceClassification, SENTENCES)
 
 
 def load_answer_head(source: str | Path) -> Encoder:
     """A model that was fine-tuned to answer questions, likewise."""
-    return _loaded(source, AutoModelForQuestionAnswering, "ForQuestionAnswering")
+    return _loaded(source, AutoModelForQuestionAnswering, ANSWERS)
 
 
-def has_head(source: str | Path) -> bool:
-    """Whether a folder's configuration speaks of a head of one of these kinds."""
-    architectures = load_encoder(source).model.config.architectures or []
-    return any(name.endswith(("ForSequenceClassification", "ForQuestionAnswering")) for name in architectures)
+def has_sentence_head(encoder: Encoder) -> bool:
+    """Whether what was loaded as an encoder also has a head that classifies or rates."""
+    return any(name.endswith(SENTENCES) for name in encoder.model.config.architectures or [])
 
 
 def _with_head(encoder: Encoder, kind: type, config: object, seed: int) -> Encoder:

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from limbeck.data.batches import LabelledSource, on_device
+from limbeck.data.batches import on_device
 from limbeck.tasks.assignment import Assignment, Judged
 from limbeck.training.best import Direction
 from limbeck.training.stage import Evaluation, Stage, outputs_of
@@ -36,16 +36,17 @@ def predict(assignment: Assignment, split: str, model: PreTrainedModel, accelera
     training = model.training
     model.eval()
     try:
-        outputs = _outputs(assignment, assignment.source(split), model, accelerator, batch_size)
+        outputs = decisive_outputs(assignment, split, model, accelerator, batch_size)
     finally:
         model.train(training)
     return assignment.judge(split, outputs)
 
 
-def _outputs(
-    assignment: Assignment, source: LabelledSource, model: PreTrainedModel, accelerator: Accelerator, batch_size: int
+def decisive_outputs(
+    assignment: Assignment, split: str, model: PreTrainedModel, accelerator: Accelerator, batch_size: int
 ) -> list[NDArray[Any]]:
-    """What decides of each row, in the rows' order and without padding."""
+    """What decides of each row of a split, in the rows' order; the model is in evaluation mode."""
+    source = assignment.source(split)
     found: dict[int, NDArray[Any]] = {}
     for number, examples in enumerate(source.in_order(batch_size)):
         if number % accelerator.num_processes != accelerator.process_index:

@@ -33,12 +33,17 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     return SentenceAssignment(
         read_sentences(recipe),
         tokenizer,
-        max_length=SENTENCE_LENGTH if recipe.max_length == "auto" else recipe.max_length,
+        max_length=length_of(recipe),
         class_weights=recipe.class_weights,
         splits=recipe.splits,
         limit=recipe.examples,
         seed=recipe.seed,
     )
+
+
+def length_of(recipe: FineTuning) -> int:
+    """Tokens of a text or a pair."""
+    return SENTENCE_LENGTH if recipe.max_length == "auto" else recipe.max_length
 
 
 def read_sentences(recipe: FineTuning) -> TaskData:

@@ -1,0 +1,95 @@
+"""Models as they are on tasks: those with a head by their outputs, encoders by probes of their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from limbeck.encoders.loading import load_encoder
+from limbeck.progress import Reporter
+from limbeck.report import Measured
+from limbeck.tasks import weighted
+from limbeck.tasks.heads import has_sentence_head, load_sentence_head
+from limbeck.tasks.labels import permutation
+from limbeck.tasks.metrics import chance, correct
+from limbeck.tasks.predict import decisive_outputs
+from limbeck.tasks.probes import Probed, probe, similarity_probe
+from limbeck.tasks.reading import length_of, read_sentences
+from limbeck.tasks.recipe import FineTuning
+from limbeck.tasks.sentences import SentenceAssignment, judge
+from limbeck.tasks.task import TaskData
+from limbeck.training.loop import make_accelerator
+
+BATCH = 32
+
+
+def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] | None, reporter: Reporter) -> Measured:
+    """What a model makes of a task without further training.
+
+    A model with a head for sentences is asked as it is; its outputs are matched with the task's labels by their names. Of an
+    encoder the embeddings are probed: by cosines where pairs are to be rated, and by a linear model on top of them.
+
+    Raises:
+        UserError: the task's data cannot be read, or the model's outputs cannot be matched with its labels.
+    """
+    data = read_sentences(recipe)
+    encoder = load_encoder(recipe.model)
+    if has_sentence_head(encoder):
+        return _asked(name, recipe, data, label_map or {}, reporter)
+    pairs = all(example.second is not None for example in data.split(data.task.dev).examples)
+    if data.task.kind == "regression" and pairs:
+        return _measured(name, f"{data.task.name} zero-shot", data, similarity_probe(encoder, data, split=data.task.dev))
+    probed = probe(encoder, data, split=data.task.dev, limit=recipe.examples, seed=recipe.seed)
+    return _measured(name, f"{data.task.name} probe", data, probed)
+
+
+def _measured(name: str, task: str, data: TaskData, probed: Probed) -> Measured:
+    metric, predictions, labels = data.task.metrics[0], probed.predictions, probed.labels
+    counted = weighted.METRICS.get(metric, weighted.mean_score)
+    if data.task.kind == "multi-label":
+        predictions, labels = correct(predictions, labels).astype(np.float64), np.zeros(len(labels))
+        metric, counted = "accuracy", weighted.mean_score
+    return Measured(
+        model=name,
+        task=task,
+        metric=metric,
+        scores=(probed.scores,),
+        seeds=(0,),
+        predictions=predictions[None],
+        labels=labels,
+        weighted=counted,
+        fixed=True,
+    )
+
+
+def _asked(name: str, recipe: FineTuning, data: TaskData, label_map: Mapping[str, str], reporter: Reporter) -> Measured:
+    """What a fine-tuned model says by itself."""
+    model = load_sentence_head(recipe.model)
+    task, split = data.task, data.task.dev
+    assignment = SentenceAssignment(data, model.tokenizer, max_length=length_of(recipe), splits=[split])
+    accelerator = make_accelerator("float32")
+    values = np.stack(decisive_outputs(assignment, split, model.model.to(accelerator.device), accelerator, BATCH))
+    if task.labels:
+        names = model.model.config.id2label or {}
+        values = values[:, np.array(permutation(names, task.labels, task.written, label_map))]
+    judged = judge(data, split, values)
+    compared = assignment.compared(split, judged.predictions)
+    metric = task.metrics[0]
+    if (by_chance := chance(task, data.targets(split))[metric]) > judged.scores[metric]:
+        reporter.say(
+            f"warning: {name} scores {100 * judged.scores[metric]:.1f} on {task.name}, less than the {100 * by_chance:.1f} of a "
+            "constant answer; do its labels mean what their names say?"
+        )
+    assert compared is not None
+    return Measured(
+        model=name,
+        task=task.name,
+        metric=compared.metric,
+        scores=(judged.scores,),
+        seeds=(0,),
+        predictions=compared.predictions[None],
+        labels=compared.labels,
+        weighted=compared.weighted,
+        fixed=True,
+    )

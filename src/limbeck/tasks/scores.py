@@ -1,0 +1,35 @@
+"""A fine-tuned model's scores, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def show_scores(summary: Mapping[str, Any]) -> None:
+    """Print a run's scores in per cent, a row a split."""
+    scored = {split: scores for split, scores in summary["scores"].items() if scores}
+    metrics = list(dict.fromkeys(metric for scores in scored.values() for metric in scores))
+    table = Table(title=f"{summary['task']['name']}, in per cent", title_justify="left")
+    table.add_column("metric")
+    for split in scored:
+        table.add_column(Text(split), justify="right")
+    if len(scored) > 4:  # languages: a row each reads better
+        table = Table(title=table.title, title_justify="left")
+        table.add_column("split")
+        for metric in metrics:
+            table.add_column(metric.replace("_", " "), justify="right")
+        for split, scores in scored.items():
+            table.add_row(Text(split), *(_percent(scores.get(metric)) for metric in metrics))
+    else:
+        for metric in metrics:
+            table.add_row(metric.replace("_", " "), *(_percent(scores.get(metric)) for scores in scored.values()))
+    Console(highlight=False).print(table)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
