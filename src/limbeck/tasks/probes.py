@@ -84,7 +84,7 @@ def probe(
     if find_spec("sklearn") is None:
         raise UserError("Probes need a package that is missing: pip install 'limbeck[tasks]'.")
     scored = data.split(split)
-    fitting, choosing = _divided(_sample(data.split("train"), limit, seed))
+    fitting, choosing = _divided(sampled(data.split("train"), limit, seed))
     parts = replace(data, splits={"fitting": fitting, "choosing": choosing, "scored": scored})
     labels = [parts.targets(name) for name in parts.splits]
     features = _features(encoder, [*fitting.examples, *choosing.examples, *scored.examples], max_length)
@@ -114,8 +114,8 @@ def similarity_probe(encoder: Encoder, data: TaskData, split: str = "dev") -> Pr
     return Probed(score(data.task, similarities, labels), similarities, similarities[:, None], labels, None)
 
 
-def _sample(split: Split, limit: int | None, seed: int) -> Split:
-    """At most so many of a split's examples, each class in its share, whatever the order of the file."""
+def sampled(split: Split, limit: int | None, seed: int) -> Split:
+    """At most so many of a split's examples, each class in its share; seed and texts decide, not the order of the file."""
     if limit is None or limit >= len(split):
         return split
     classes: dict[int, list[Example]] = defaultdict(list)
