@@ -87,7 +87,7 @@ def data_set_splits(name: str | Path) -> dict[str, list[CorpusFile]]:
             Parquet files called by their splits, such as train-00000-of-00002.parquet, which may lie in data/.
 
     Returns:
-        Nothing if a folder holds no data set, or there is no such folder.
+        Nothing if a folder holds no data set, or there is no such folder. A data set saved without splits is "train".
 
     Raises:
         UserError: the hub does not give the data set, or a folder cannot be read.
@@ -95,16 +95,19 @@ def data_set_splits(name: str | Path) -> dict[str, list[CorpusFile]]:
     if str(name).startswith(HUB):
         return _hub_splits(str(name).removeprefix(HUB))
     folder = Path(name).expanduser()
-    if (folder / "state.json").is_file():
-        return {"train": _saved(folder)}
-    inner = sorted(folder.iterdir()) if folder.is_dir() else []
-    if (folder / "dataset_dict.json").is_file():
-        return {entry.name: _saved(entry) for entry in inner if (entry / "state.json").is_file()}
-    splits: dict[str, list[CorpusFile]] = {}
-    for file in (*inner, *sorted(folder.glob("data/*"))):
-        if named := SPLIT_FILE.fullmatch(file.name):
-            splits.setdefault(named[1], []).append(CorpusFile(file, "parquet"))
-    return splits
+    try:
+        if (folder / "state.json").is_file():
+            return {"train": _saved(folder)}
+        inner = sorted(folder.iterdir()) if folder.is_dir() else []
+        if (folder / "dataset_dict.json").is_file():
+            return {entry.name: _saved(entry) for entry in inner if (entry / "state.json").is_file()}
+        splits: dict[str, list[CorpusFile]] = {}
+        for file in (*inner, *sorted(folder.glob("data/*"))):
+            if named := SPLIT_FILE.fullmatch(file.name):
+                splits.setdefault(named[1], []).append(CorpusFile(file, "parquet"))
+        return splits
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror or error}.") from error
 
 
 def _found(path: str | Path) -> list[CorpusFile]:

@@ -49,14 +49,15 @@ def read_hub(task: str, name: str | Path, languages: Sequence[str] = ()) -> Task
     if squeezed(task) == squeezed(XNLI.name):
         return _read_xnli(name, languages)
     glue, short = glue_task(task), squeezed(task)
-    sources = _sources(name, short, [other.task.name for other in GLUE.values()])
+    sources = _sources(name, short)
     splits = {}
     for split in glue.files:
         if source := sources.get(split):
             label = label_reader(glue.task, unlabelled=split.startswith("test"))
             splits[split] = _read_split(source, split, TEXTS.get(short, glue.texts), label)
     if not splits:
-        raise UserError(f"{name} has no split of {glue.task.name}: expected are {', '.join(glue.files)}, not {_few(sources)}.")
+        there = ", ".join(sources) or "nothing"
+        raise UserError(f"{name} has no split of {glue.task.name}: expected are {', '.join(glue.files)}, not {there}.")
     return task_data(glue.task, splits)
 
 
@@ -77,28 +78,20 @@ def is_data_set(task: str, name: str | Path) -> bool:
     Raises:
         UserError: there is no such folder.
     """
-    return str(name).startswith(HUB) or any(data_set_sources(folder) for folder in _folders(Path(name), squeezed(task)))
+    return str(name).startswith(HUB) or any(data_set_sources(folder) for folder in folders(Path(name), task, GLUE))
 
 
-def _sources(name: str | Path, task: str, others: Sequence[str] = ()) -> dict[str, Source]:
+def _sources(name: str | Path, task: str) -> dict[str, Source]:
     """The splits of the data set in which a task is: its configuration on the hub, or the folder that holds it."""
     if str(name).startswith(HUB):
         return data_set_sources(name if _configuration(name) else f"{name}:{task}")
-    found = (data_set_sources(folder) for folder in _folders(Path(name), task, others))
+    found = (data_set_sources(folder) for folder in folders(Path(name), task, GLUE))
     return next((sources for sources in found if sources), {})
 
 
-def _folders(data: Path, task: str, others: Sequence[str] = ()) -> list[Path]:
-    return folders(data, task, others)
-
-
 def _configuration(name: str | Path) -> str:
-    """What a name on the hub says of the configuration; nothing if it is silent."""
-    return str(name).removeprefix(HUB).partition(":")[2]
-
-
-def _few(sources: dict[str, Source]) -> str:
-    return ", ".join(sources) or "nothing"
+    """The configuration that a name on the hub tells; nothing if it tells none."""
+    return str(name).removeprefix(HUB).partition(":")[2].partition(":")[0]
 
 
 def _read_split(source: Source, name: str, columns: tuple[str, ...], label: LabelReader) -> Split:
@@ -138,17 +131,19 @@ def _read_xnli(name: str | Path, languages: Sequence[str]) -> TaskData:
                 splits |= _read_pairs(source, part, [language] if language else list(languages or LANGUAGES))
     if not splits:
         raise UserError(f"{name} has no split of XNLI: expected are {', '.join(PARTS)} of a language or {ALL_LANGUAGES}.")
+    if missing := [language for language in languages if not any(f"{part}-{language}" in splits for part in PARTS)]:
+        raise UserError(f"{name} holds nothing of XNLI in {', '.join(missing)}; name another configuration or folder.")
     return task_data(XNLI, {**joint_dev(splits, Path(name)), **splits})
 
 
-def _spoken(name: str | Path, languages: Sequence[str]) -> list[tuple[str | None, dict[str, Source]]]:
+def _spoken(name: str | Path, languages: Sequence[str]) -> Sequence[tuple[str | None, dict[str, Source]]]:
     """Each language with its splits, or None with those of all languages in one."""
     if str(name).startswith(HUB):
-        parts = (configuration := _configuration(name)).partition(":")
-        if configuration:
-            return [(parts[0] if parts[0] in LANGUAGES else None, data_set_sources(name))]
-        each = [(language, f"{name}:{language}") for language in languages] or [(None, f"{name}:{ALL_LANGUAGES}")]
-        return [(language, data_set_sources(source)) for language, source in each]
+        if configuration := _configuration(name):
+            return [(configuration if configuration in LANGUAGES else None, data_set_sources(name))]
+        if not languages:
+            return [(None, data_set_sources(f"{name}:{ALL_LANGUAGES}"))]
+        return [(language, data_set_sources(f"{name}:{language}")) for language in languages]
     for folder in folders(Path(name), XNLI.name):
         inner = [(each, data_set_sources(folder / each)) for each in languages or LANGUAGES]
         if found := [(language, sources) for language, sources in inner if sources]:
@@ -162,11 +157,10 @@ def _read_pairs(source: Source, part: str, languages: Sequence[str]) -> dict[str
     """A split in each of the languages, in which a pair has the same group."""
     table = source.open((*NLI_TEXTS, LABEL))
     rows, broken = sift(table.rows, lambda number, row: (number, table.cells(row)), table.unit)
+    together, label = 1 if part == "train" else HYPOTHESES, label_reader(XNLI, unlabelled=part == "test")
     splits = {}
     for language in languages:
-        make = partial(
-            _pair, language, len(languages) == 1, 1 if part == "train" else HYPOTHESES, label_reader(XNLI, part == "test")
-        )
+        make = partial(_pair, language, len(languages) == 1, together, label)
         examples, bad = sift(rows, make, table.unit)
         name = f"{part}-{language}"
         splits[name] = checked(Split(name, source.path, tuple(examples), (*broken, *bad)))
