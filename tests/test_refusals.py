@@ -164,7 +164,7 @@ TEXTS = {
     "a number for text": (lambda bench: [bench.write("a.jsonl", '{"text": 3}\n')], ["a.jsonl, line 1", "no text"]),
     "broken Parquet": (lambda bench: [bench.write("a.parquet", b"PAR1" + bytes(50))], ["a.parquet", "fetch it again"]),
     "a link into nothing": (lambda bench: [link(bench.write("d/a.txt", "a").parent / "b.txt")], ["b.txt", "cannot be read"]),
-    "a data set that cannot be reached": (lambda bench: ["datasets:no/such"], ["no/such", "network"]),
+    "a data set that cannot be reached": (lambda bench: ["datasets:no/such"], ["no/such", "HF_HUB_OFFLINE"]),
     "too few weights": (lambda bench: [bench.text, "--corpus-weights", "1", "2"], ["2 corpus_weights", "1 corpora"]),
     "too little to hold out": (lambda bench: [bench.write("b.txt", "a\n"), "--holdout", "0.1"], ["too small", "file of its own"]),
     "all of it held out": (lambda bench: [bench.text, "--holdout", bench.text], ["all the text", "name other text"]),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from os.path import realpath
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from limbeck.encoders.folders import HUB_SECONDS, hub_remedy
 from limbeck.errors import UserError
+from limbeck.text import one_line
 
 Kind = Literal["text", "jsonl", "parquet", "arrow"]
 
@@ -20,6 +24,8 @@ SUFFIXES: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "json
 PACKED = (".gz", ".zst")
 HUB = "datasets:"
 """How the name of a data set on the hub is marked, so that a wrong path never reaches for the network."""
+SPLIT_FILE = re.compile(r"(\w+)(?:-\d+-of-\d+)?\.parquet")
+"""What the Parquet files of a data set's split are called."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,37 @@ def corpus_files(paths: Iterable[str | Path]) -> list[CorpusFile]:
         for file in _found(path):
             files.setdefault(realpath(file.path), file)
     return list(files.values())
+
+
+def data_set_splits(name: str | Path) -> dict[str, list[CorpusFile]]:
+    """The files of a data set by split, under the names that the data set gives its splits.
+
+    Args:
+        name: ``datasets:NAME[:CONFIGURATION[:SPLIT]]`` for one on the hub, a folder that `datasets` saved, or a folder of
+            Parquet files called by their splits, such as train-00000-of-00002.parquet, which may lie in data/.
+
+    Returns:
+        Nothing if a folder holds no data set, or there is no such folder. A data set saved without splits is "train".
+
+    Raises:
+        UserError: the hub does not give the data set, or a folder cannot be read.
+    """
+    if str(name).startswith(HUB):
+        return _hub_splits(str(name).removeprefix(HUB))
+    folder = Path(name).expanduser()
+    try:
+        if (folder / "state.json").is_file():
+            return {"train": _saved(folder)}
+        inner = sorted(folder.iterdir()) if folder.is_dir() else []
+        if (folder / "dataset_dict.json").is_file():
+            return {entry.name: _saved(entry) for entry in inner if (entry / "state.json").is_file()}
+        splits: dict[str, list[CorpusFile]] = {}
+        for file in (*inner, *sorted(folder.glob("data/*"))):
+            if named := SPLIT_FILE.fullmatch(file.name):
+                splits.setdefault(named[1], []).append(CorpusFile(file, "parquet"))
+        return splits
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror or error}.") from error
 
 
 def _found(path: str | Path) -> list[CorpusFile]:
@@ -153,20 +190,61 @@ def _saved(folder: Path) -> list[CorpusFile]:
 
 
 def _hub_files(name: str) -> list[CorpusFile]:
-    """The files of a data set on the hub, fetched into the cache of `datasets`."""
+    (files,) = _hub_splits(name, "train").values()
+    return files
+
+
+def _hub_splits(name: str, default: str | None = None) -> dict[str, list[CorpusFile]]:
+    """The files of a data set on the hub by split, fetched into the cache of `datasets`.
+
+    Args:
+        name: NAME[:CONFIGURATION[:SPLIT]].
+        default: the split that is meant where the name tells none; without it, all are.
+    """
     try:
         import datasets
+        from huggingface_hub import is_offline_mode
     except ImportError as error:
         raise UserError(f"{HUB}{name} needs a package that is missing: pip install 'limbeck[data]'.") from error
     path, _, rest = name.partition(":")
     configuration, _, split = rest.partition(":")
     if "[" in split:  # the cached files hold the whole split
         raise UserError(f"{HUB}{name} names a part of a split; save it with save_to_disk and name the folder.")
+    forbidden = datasets.config.HF_HUB_OFFLINE and not is_offline_mode()  # by HF_DATASETS_OFFLINE, which the hub knows nothing of
+    problem = None if forbidden or Path(path).is_dir() else _hub_problem(path)
     try:
-        loaded = datasets.load_dataset(path, configuration or None, split=split or "train")
+        with _unasked(datasets.config, problem):
+            loaded = datasets.load_dataset(path, configuration or None, split=split or default)
     except Exception as error:  # whatever datasets and the network make of a name that anyone may have typed
-        raise UserError(
-            f"The data set {name!r} cannot be had ({' '.join(str(error).split())[:200]}); check its name "
-            f"({HUB}NAME[:CONFIGURATION[:SPLIT]]), the network and your access."
-        ) from error
-    return [CorpusFile(Path(file["filename"]), "arrow") for file in loaded.cache_files]
+        reason = (
+            hub_remedy(problem, "data set")
+            if problem
+            else f"{one_line(error)[:200]}; check its name ({HUB}NAME[:CONFIGURATION[:SPLIT]]), the network and your access."
+        )
+        raise UserError(f"The data set {name!r} cannot be had: {reason}") from error
+    splits = loaded if isinstance(loaded, dict) else {split or default: loaded}
+    return {
+        str(each): [CorpusFile(Path(file["filename"]), "arrow") for file in data.cache_files] for each, data in splits.items()
+    }
+
+
+def _hub_problem(path: str) -> Exception | None:
+    """Why the hub does not give a data set, which it is asked before `datasets`, who would try again for minutes."""
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().dataset_info(path, timeout=HUB_SECONDS)
+    except Exception as error:  # whatever the hub, the network and the settings for both give rise to
+        return error
+    return None
+
+
+@contextmanager
+def _unasked(config: Any, problem: Exception | None) -> Iterator[None]:
+    """Let `datasets` take what it has fetched before where the hub does not answer."""
+    offline = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = offline or problem is not None
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = offline

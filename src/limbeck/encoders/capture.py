@@ -70,7 +70,7 @@ class Capture:
         self._layers = family.layer_list(self._encoder)
         _check_wants(wants, len(self._layers))
         self._shape = EncoderShape.of(model.config)
-        self._accepted = _accepted_inputs(self._encoder, self._shape)
+        self._accepted = accepted_inputs(self._encoder, self._shape)
         self._total = sum(len(set(layers)) for layers in wants.values())
         self._features: Features | None = None
         self._handles = [self._watch(family, feature, layer) for feature, layers in wants.items() for layer in set(layers)]
@@ -176,7 +176,7 @@ def _check_wants(wants: Wants, layers: int) -> None:
                 raise UserError(f"There is no {feature} of layer {layer}; this encoder's go from {first} to {layers}.")
 
 
-def _accepted_inputs(encoder: nn.Module, shape: EncoderShape) -> set[str]:
+def accepted_inputs(encoder: nn.Module, shape: EncoderShape) -> set[str]:
     """The inputs by name that an encoder takes: its ``**kwargs`` would pass over anything."""
     parameters = inspect.signature(encoder.forward).parameters.values()
     names = {parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from limbeck.errors import UserError
 
@@ -14,13 +14,13 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 HUB_SECONDS = 10
 """How long the hub may take to answer that it has a model."""
 REMEDIES = {
-    "GatedRepoError": "the hub's model of that name is gated; ask for access on its page, then log in with 'hf auth login'.",
-    "RepositoryNotFoundError": "the hub has no model of that name that you may see; check the spelling, or log in with "
+    "GatedRepoError": "the hub's {what} of that name is gated; ask for access on its page, then log in with 'hf auth login'.",
+    "RepositoryNotFoundError": "the hub has no {what} of that name that you may see; check the spelling, or log in with "
     "'hf auth login' if it is private.",
     "HFValidationError": "it is no hub name either; check the path.",
     "OfflineModeIsEnabled": "nothing may be fetched from the hub while HF_HUB_OFFLINE is set; check the path, or unset it.",
 }
-"""What to do about an answer of the hub's, by the name of the error."""
+"""What to do about an answer of the hub's, by the name of the error, for one of the two kinds of things it has."""
 RUN_RECIPE = "recipe.yaml"
 RUN_STUDENT = "student"
 """What tells a run's directory, and where its student lies."""
@@ -71,12 +71,15 @@ def _fetched(source: str) -> Path:
         try:
             return Path(snapshot_download(source, local_files_only=True, allow_patterns=FILES))
         except Exception:
-            kind = type(error).__name__
-            remedy = REMEDIES.get(
-                kind,
-                f"the hub cannot be reached ({kind}: {one_line(error)}); check the path, the name, the network and HF_ENDPOINT.",
-            )
-            raise UserError(f"There is no model folder {source!r}, and {remedy}") from error
+            raise UserError(f"There is no model folder {source!r}, and {hub_remedy(error, 'model')}") from error
+
+
+def hub_remedy(error: Exception, what: Literal["model", "data set"]) -> str:
+    """What came in between when something was fetched from the hub, and what to do about it."""
+    kind = type(error).__name__
+    if kind in REMEDIES:
+        return REMEDIES[kind].format(what=what)
+    return f"the hub cannot be reached ({kind}: {one_line(error)}); check the path, the name, the network and HF_ENDPOINT."
 
 
 def _transformer_of(folder: Path) -> Path:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from limbeck.data.text import encodable
+from limbeck.data.files import HUB
 from limbeck.errors import UserError
 from limbeck.tasks.examples import BadRow, Example, Label, Split
 from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.rows import TOLERATED, Unfit, check_rows, checked, make_example, sift
-from limbeck.tasks.tables import Cells, open_table
+from limbeck.tasks.tables import Cells, Source, data_set_sources, text_cell
 from limbeck.tasks.task import Kind, Task, TaskData, task_data
 from limbeck.text import count, listed
 
 NUMBERED_CLASSES = 20
 """Up to so many different whole numbers are taken for classes, as stars are; more are numbers to predict."""
+HELD_OUT = 0.1
+"""The share of the examples that are held out where the user names none."""
 METRICS: dict[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1", "matthews"),
     "multi-label": ("micro_f1", "macro_f1", "accuracy"),
@@ -48,26 +50,28 @@ class _Raw:
 
 
 def read_own(
-    data: Path,
+    data: str | Path,
     text: Sequence[str],
     label: str,
     *,
-    dev: Path | float = 0.1,
+    dev: str | Path | float | None = None,
     kind: Kind | Literal["auto"] = "auto",
     separator: str | None = None,
     header: bool = True,
 ) -> TaskData:
-    """A task from a file of examples, with the splits "train" and "dev".
+    """A task from a file or data set of examples, with the splits "train" and "dev".
 
     Whether it is classification or regression is decided from the labels and said in the notes: lists, or cells that a
     separator divides, are several labels; real numbers, and more than `NUMBERED_CLASSES` different whole ones, are numbers
     to predict; anything else is a class.
 
     Args:
-        data: a file as `limbeck.tasks.tables.open_table` reads it.
+        data: a file as `limbeck.tasks.tables.open_table` reads it, or a data set as
+            `limbeck.data.files.data_set_splits` finds it, of which the split "train" is read.
         text: the column of the text, or of both texts, by name or number.
         label: the column of the label.
-        dev: a file of the same columns that is evaluated on, or the share of the examples to hold out for that.
+        dev: a file or data set of the same columns that is evaluated on, or the share of the examples to hold out for that.
+            By default it is the data set's validation split, or a tenth where there is none.
         kind: what the task is, if the user decides.
         separator: what stands between several labels in one cell.
         header: whether a CSV or TSV file names its columns in its first line.
@@ -79,39 +83,55 @@ def read_own(
     if len(text) not in (1, 2):
         raise UserError(f"A task has one column of text, or two for pairs, not {len(text)}: {', '.join(text)}.")
     columns = (*text, label)
-    raw = _read(data, columns, separator, header)
-    check_rows(data, len(raw.rows), raw.bad)
+    read = partial(_read, columns, separator, header)
+    sources = _sources(data)
+    raw = read(_wanted(data, sources, "train"))
+    check_rows(raw.path, len(raw.rows), raw.bad)
     labels = [row.label for row in raw.rows]
     decided, reason = _kind(labels, separator) if kind == "auto" else (kind, "as asked for")
-    task = _task(data, decided, labels, label)
+    task = _task(raw.path, decided, labels, label)
     train = _split("train", raw, task)
     notes = [_said(task, label, reason)]
-    if isinstance(dev, Path):
-        held = _split("dev", _read(dev, columns, separator, header), task)
+    if isinstance(dev, str | Path):
+        held = _split("dev", read(_wanted(dev, _sources(dev), "dev")), task)
+    elif dev is None and "dev" in sources:
+        held = _split("dev", read(sources["dev"]), task)
     else:
-        train, held = hold_out(train, dev)
+        train, held = hold_out(train, HELD_OUT if dev is None else dev)
         notes.append(f"{count(len(held))} of {count(len(train) + len(held))} examples are held out to evaluate on.")
     return task_data(task, {"train": train, "dev": held}, *notes)
 
 
-def _read(path: Path, columns: Sequence[str], separator: str | None, header: bool) -> _Raw:
-    table = open_table(path, columns, header)
+def _sources(data: str | Path) -> dict[str, Source]:
+    """The splits of a data set, or a file as a split of no name."""
+    if not str(data).startswith(HUB) and not Path(data).is_dir():
+        return {"": Source(Path(data), (Path(data),))}
+    if not (sources := data_set_sources(data)):
+        raise UserError(f"{data} holds no data set, saved by datasets or as Parquet such as train.parquet; name the file.")
+    return sources
+
+
+def _wanted(data: str | Path, sources: Mapping[str, Source], split: str) -> Source:
+    """The split of that name, or the only one."""
+    if split not in sources and len(sources) > 1:
+        raise UserError(f"{data} has no split to take for {split}; name one of its splits: {', '.join(sources)}.")
+    return sources.get(split, next(iter(sources.values())))
+
+
+def _read(columns: Sequence[str], separator: str | None, header: bool, source: Source) -> _Raw:
+    table = source.open(columns, header)
     rows, bad = sift(table.rows, partial(_row, table.cells, columns, separator), table.unit)
-    return _Raw(path, table.unit, rows, bad)
+    return _Raw(source.path, table.unit, rows, bad)
 
 
 def _row(cells: Callable[[Any], Cells], columns: Sequence[str], separator: str | None, number: int, row: Any) -> _Row:
-    *texts, label = cells(row)
-    for column, text in zip(columns, texts, strict=False):
-        if text is not None and not isinstance(text, str):
-            raise Unfit(f"{column!r} holds {str(text)[:40]!r}, which is no text")
-        if text and not encodable(text):
-            raise Unfit(f"{column!r} holds half of a surrogate pair, which is no character")
+    *cells_of_text, label = cells(row)
+    texts = tuple(text_cell(column, cell) for column, cell in zip(columns, cells_of_text, strict=False))
     if separator is not None and isinstance(label, str):
         label = [part.strip() for part in label.split(separator) if part.strip()]
     if label is None or (isinstance(label, str) and not label.strip()) or (isinstance(label, float) and math.isnan(label)):
         raise Unfit(f"{columns[-1]!r} holds no label")
-    return _Row(tuple(text or "" for text in texts), label, number)
+    return _Row(texts, label, number)
 
 
 def _kind(labels: Sequence[Any], separator: str | None) -> tuple[Kind, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from limbeck.encoders.embedding import embed
+from limbeck.encoders.embedding import MAX_LENGTH, embed
 from limbeck.encoders.loading import Encoder
 from limbeck.errors import UserError
 from limbeck.tasks.glue import GLUE, read_split
@@ -18,11 +18,20 @@ SentencePair = tuple[str, str]
 
 def cosines(encoder: Encoder, pairs: Sequence[SentencePair]) -> Tensor:
     """Cosine similarity of each pair, (pairs,)."""
-    sentences = sorted({sentence for pair in pairs for sentence in pair})
-    place = {sentence: number for number, sentence in enumerate(sentences)}
-    embeddings = embed(encoder, sentences)
-    first, second = (embeddings[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    first, second = embed_columns(encoder, list(zip(*pairs, strict=True)))
     return (first * second).sum(dim=1)
+
+
+def embed_columns(encoder: Encoder, columns: Sequence[Sequence[str]], max_length: int = MAX_LENGTH) -> list[Tensor]:
+    """Embeddings of each column's sentences as `embed` makes them, where a sentence that occurs again is embedded once.
+
+    Returns:
+        (sentences, width) for each column.
+    """
+    sentences = sorted({sentence for column in columns for sentence in column})
+    place = {sentence: number for number, sentence in enumerate(sentences)}
+    embeddings = embed(encoder, sentences, max_length)
+    return [embeddings[[place[sentence] for sentence in column]] for column in columns]
 
 
 def read_sts(path: Path) -> tuple[list[SentencePair], Tensor]:

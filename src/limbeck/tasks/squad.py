@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,9 +95,25 @@ def read_squad(path: Path) -> QuestionFile:
     articles = data.get("data") if isinstance(data, dict) else None
     if not isinstance(articles, list):
         raise UserError(f'{path} is not in SQuAD\'s format: it must be an object with a list "data".')
-    entries = list(_entries(articles, str(path)))
+    return _questions(list(_entries(articles, str(path))), str(path))
+
+
+def questions_of_rows(rows: Iterable[tuple[int, Mapping[str, Any]]], source: str) -> QuestionFile:
+    """Questions from rows as data sets have them: id, title, context, question and answers.
+
+    Args:
+        rows: each with its number; answers are lists of text and answer_start, empty where the passage does not answer.
+        source: what people know them by.
+
+    Raises:
+        UserError: a row is broken, naming it; or a question stands there twice.
+    """
+    return _questions([_row_entry(row, f"{source}, row {number}") for number, row in rows], source)
+
+
+def _questions(entries: list[_Entry], source: str) -> QuestionFile:
     if not entries:
-        raise UserError(f"{path} holds no question.")
+        raise UserError(f"{source} holds no question.")
     _check_repetition(entries)
     names = _names(entries)
     questions: list[Question] = []
@@ -186,6 +202,17 @@ def _entry(entry: Any, place: str, passage: str, article: str) -> _Entry:
     if not impossible and not answers:
         raise UserError(f'{place}: "answers" is empty and "is_impossible" is not true; give an answer or mark the question.')
     return _Entry(place, str(id_), question, passage, answers, article)
+
+
+def _row_entry(row: Mapping[str, Any], place: str) -> _Entry:
+    answers = row["answers"]
+    texts, starts = (_list(answers, key, place) for key in ("text", "answer_start"))
+    if len(texts) != len(starts):
+        raise UserError(f'{place}: "answers" has {len(texts)} of "text" but {len(starts)} of "answer_start".')
+    listed = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    title = row["title"]
+    article = title if isinstance(title, str) and title else place
+    return _entry({**row, "answers": listed, "is_impossible": not listed}, place, _text(row, "context", place), article)
 
 
 def _answer(answer: Any, place: str) -> tuple[str, int]:

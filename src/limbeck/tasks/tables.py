@@ -1,7 +1,8 @@
-"""Tables that people keep their own data in: CSV, TSV, JSON lines and Parquet, as rows of the wanted cells.
+"""Tables that people keep their own data in: CSV, TSV, JSON lines, Parquet and Arrow, as rows of the wanted cells.
 
 CSV has quotes, and line breaks within them; its columns are separated by commas, semicolons or tabs. TSV has no quotes at all.
-Text is UTF-8, a byte order mark is passed over, and all but Parquet may be compressed by gzip or zstd.
+Text is UTF-8, a byte order mark is passed over, and these and JSON lines may be compressed by gzip or zstd. Where `datasets`
+wrote a Parquet or Arrow file and noted the names of classes, cells hold the names and not the numbers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from limbeck.data.files import PACKED
-from limbeck.data.text import ROWS, arrow_errors, text_lines
+from limbeck.data.files import PACKED, data_set_splits
+from limbeck.data.text import ROWS, arrow_errors, encodable, text_lines
 from limbeck.errors import UserError
 from limbeck.tasks.rows import Columns, Unfit, place, tsv_rows
 from limbeck.text import listed
 
 Cells: TypeAlias = "list[Any]"
 Rows: TypeAlias = "Iterator[tuple[int, Any]]"
+Batches: TypeAlias = "Callable[[Path, list[str]], Iterator[list[Any]]]"
+"""Gives the columns of some rows of a file at a time."""
 DELIMITERS = (",", ";", "\t")
 """What may separate the columns of a CSV file; the first one whose header names the wanted columns does."""
 
@@ -43,7 +46,7 @@ def open_table(path: Path, columns: Sequence[str], header: bool = True) -> Table
     """A file's rows, as its name tells to read them.
 
     Args:
-        path: ends in .csv, .tsv, .jsonl, .ndjson or .parquet, which .gz or .zst may follow.
+        path: ends in .csv, .tsv, .jsonl, .ndjson, .parquet or .arrow, which .gz or .zst may follow.
         columns: the wanted ones by name, or by number from 1 where no column has that name; JSON lines know only names.
         header: whether the first line of a CSV or TSV file names the columns; without it they go by number.
 
@@ -57,6 +60,44 @@ def open_table(path: Path, columns: Sequence[str], header: bool = True) -> Table
     if suffix not in OPENERS:
         raise UserError(f"{path} is of no kind that can be read as a table; its name must end in {', '.join(OPENERS)}.")
     return OPENERS[suffix](path, columns, header)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that hold the rows of one split."""
+
+    path: Path
+    """What people know them by: the file, or data set and split."""
+    files: tuple[Path, ...]
+
+    def open(self, columns: Sequence[str], header: bool = True) -> Table:
+        """The rows of all files, numbered through if they are several; arguments and errors are those of `open_table`."""
+        tables = [open_table(file, columns, header) for file in self.files]
+        if len(tables) == 1:
+            return tables[0]
+        placed = ((table, row) for table in tables for _, row in table.rows)
+        return Table("row", enumerate(placed, start=1), lambda place: place[0].cells(place[1]))
+
+
+def data_set_sources(name: str | Path) -> dict[str, Source]:
+    """The splits of a data set as `limbeck.data.files.data_set_splits` finds them; what they call validation is "dev" here."""
+    return {
+        split.replace("validation", "dev"): Source(Path(name) / split, tuple(file.path for file in files))
+        for split, files in data_set_splits(name).items()
+    }
+
+
+def text_cell(column: str, cell: Any) -> str:
+    """The text in a cell; an empty one if it holds nothing.
+
+    Raises:
+        Unfit: it holds something else, or text that cannot be encoded.
+    """
+    if cell is not None and not isinstance(cell, str):
+        raise Unfit(f"{column!r} holds {str(cell)[:40]!r}, which is no text")
+    if cell and not encodable(cell):
+        raise Unfit(f"{column!r} holds half of a surrogate pair, which is no character")
+    return cell or ""
 
 
 def csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -133,25 +174,81 @@ def _open_parquet(path: Path, columns: Sequence[str], _: bool) -> Table:
     with arrow_errors(path):
         import pyarrow.parquet
 
-        names = pyarrow.parquet.read_schema(path).names
-    wanted = [names[_place(path, names, len(names), column)] for column in columns]
-    return Table("row", enumerate(_parquet_rows(path, wanted), start=1), _parquet_cells)
+        schema = pyarrow.parquet.read_schema(path)
+    return _arrow_table(path, schema, columns, _parquet_batches)
 
 
-def _parquet_rows(path: Path, names: list[str]) -> Iterator[tuple[Any, ...]]:
+def _open_arrow(path: Path, columns: Sequence[str], _: bool) -> Table:
     with arrow_errors(path):
-        import pyarrow.parquet
+        import pyarrow
 
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS, columns=names):
-                yield from zip(*(batch.column(name) for name in names), strict=True)
+        with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
+            schema = stream.schema
+    return _arrow_table(path, schema, columns, _arrow_batches)
 
 
-def _parquet_cells(row: tuple[Any, ...]) -> Cells:
+def _arrow_table(path: Path, schema: Any, columns: Sequence[str], batches: Batches) -> Table:
+    names = schema.names
+    wanted = [names[_place(path, names, len(names), column)] for column in columns]
+    classes = _class_names(schema)
+    rows = enumerate(_arrow_rows(path, batches(path, wanted)), start=1)
+    return Table("row", rows, partial(_arrow_cells, [classes.get(name) for name in wanted]))
+
+
+def _arrow_rows(path: Path, columns: Iterator[list[Any]]) -> Iterator[tuple[Any, ...]]:
+    with arrow_errors(path):
+        for batch in columns:
+            yield from zip(*batch, strict=True)
+
+
+def _parquet_batches(path: Path, names: list[str]) -> Iterator[list[Any]]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=ROWS, columns=names):
+            yield [batch.column(name) for name in names]
+
+
+def _arrow_batches(path: Path, names: list[str]) -> Iterator[list[Any]]:
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
+        for batch in stream:
+            yield [batch.column(name) for name in names]
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """The names of the classes, in order, in the columns for which `datasets` noted them."""
     try:
-        return [scalar.as_py() for scalar in row]
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {column: names for column, feature in features.items() if (names := _names_of(feature))}
+    except (TypeError, LookupError, ValueError, AttributeError):  # nothing was noted, or by something else
+        return {}
+
+
+def _names_of(feature: Any) -> list[str] | None:
+    """A column's names of classes, whether a cell holds one class or a list of them."""
+    inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+    return list(inner["names"]) if inner.get("_type") == "ClassLabel" else None
+
+
+def _arrow_cells(classes: Sequence[list[str] | None], row: tuple[Any, ...]) -> Cells:
+    try:
+        cells = [scalar.as_py() for scalar in row]
     except UnicodeDecodeError as error:
         raise Unfit(f"not UTF-8 text ({error.reason})") from error
+    return [cell if names is None else _named(cell, names) for cell, names in zip(cells, classes, strict=True)]
+
+
+def _named(cell: Any, names: list[str]) -> Any:
+    """What a cell's class is called, or each of its classes; None for -1, which stands for an unknown one."""
+    if isinstance(cell, list):
+        return [_named(each, names) for each in cell]
+    if cell is None or cell == -1:
+        return None
+    if not 0 <= cell < len(names):
+        raise Unfit(f"there is no class {cell}; they go from 0 to {len(names) - 1}")
+    return names[cell]
 
 
 OPENERS: dict[str, Callable[[Path, Sequence[str], bool], Table]] = {
@@ -160,5 +257,6 @@ OPENERS: dict[str, Callable[[Path, Sequence[str], bool], Table]] = {
     ".jsonl": _open_jsonl,
     ".ndjson": _open_jsonl,
     ".parquet": _open_parquet,
+    ".arrow": _open_arrow,
 }
 """How a file is read, by the end of its name."""

@@ -42,11 +42,7 @@ def read_xnli(data: Path, languages: Sequence[str] = ()) -> TaskData:
     Raises:
         UserError: there is no file, or none of a language asked for; a file cannot be read or has another format.
     """
-    for language in languages:
-        if language not in LANGUAGES:
-            raise UserError(
-                f"XNLI has no language {language!r}{nearest(language, LANGUAGES) or '.'} It has {', '.join(LANGUAGES)}."
-            )
+    check_languages(languages)
     places = [(part, language) for part in PARTS for language in languages or LANGUAGES]
     for folder in folders(data, XNLI.name):
         found = {place: path for place in places if (path := find_file(folder, _names(*place)))}
@@ -59,7 +55,20 @@ def read_xnli(data: Path, languages: Sequence[str] = ()) -> TaskData:
     if missing := [language for language in languages if language not in {language for _, language in found}]:
         raise UserError(f"{folder} holds no file of XNLI in {', '.join(missing)}.")
     splits = {f"{part}-{language}": read_language(path, part, language) for (part, language), path in found.items()}
-    return task_data(XNLI, {**_joint(splits, folder), **splits})
+    return task_data(XNLI, {**joint_dev(splits, folder), **splits})
+
+
+def check_languages(languages: Sequence[str]) -> None:
+    """Refuse a language that XNLI does not have.
+
+    Raises:
+        UserError: lists those it has.
+    """
+    for language in languages:
+        if language not in LANGUAGES:
+            raise UserError(
+                f"XNLI has no language {language!r}{nearest(language, LANGUAGES) or '.'} It has {', '.join(LANGUAGES)}."
+            )
 
 
 def read_language(path: Path, part: str, language: str) -> Split:
@@ -103,9 +112,10 @@ def _names(part: str, language: str) -> list[str]:
     return [f"{part}-{language}.tsv", f"multinli.train.{language}.tsv" if part == "train" else f"xnli.{part}.tsv"]
 
 
-def _joint(splits: Mapping[str, Split], folder: Path) -> dict[str, Split]:
+def joint_dev(splits: Mapping[str, Split], source: Path) -> dict[str, Split]:
+    """The dev splits of all languages as one named "dev"; nothing if there is none."""
     examples = chain.from_iterable(split.examples for name, split in splits.items() if name.startswith("dev-"))
-    joint = Split("dev", folder, tuple(examples))
+    joint = Split("dev", source, tuple(examples))
     return {"dev": joint} if joint.examples else {}
 
 
