@@ -14,12 +14,14 @@ from limbeck.tasks.folders import squeezed
 from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.own import read_own
+from limbeck.tasks.question_data import QUESTIONS, QuestionData, read_questions
+from limbeck.tasks.questions import QuestionAssignment
 from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
 from limbeck.tasks.task import TaskData
 from limbeck.tasks.xnli import divided, read_xnli
 
-SENTENCE_LENGTH = 128
+SENTENCE_LENGTH, WINDOW_LENGTH = 128, 384
 OWN_SHARE = 0.1
 """What is held out of the user's own data where no dev is named."""
 
@@ -30,6 +32,16 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     Raises:
         UserError: there is no such task, or its data cannot be read.
     """
+    if recipe.task is not None and (task := squeezed(recipe.task)) in QUESTIONS:
+        return QuestionAssignment(
+            read_question_files(recipe, task),
+            tokenizer,
+            max_length=WINDOW_LENGTH if recipe.max_length == "auto" else recipe.max_length,
+            overlap=recipe.overlap,
+            splits=recipe.splits,
+            limit=recipe.examples,
+            seed=recipe.seed,
+        )
     return SentenceAssignment(
         read_sentences(recipe),
         tokenizer,
@@ -39,6 +51,16 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
         limit=recipe.examples,
         seed=recipe.seed,
     )
+
+
+def read_question_files(recipe: FineTuning, task: str) -> QuestionData:
+    """The questions of a task, those to evaluate on as the recipe wants them."""
+    dev: Path | float | None = None
+    if recipe.dev is not None:
+        share = dev_share(recipe.dev)
+        dev = Path(recipe.dev).expanduser() if share is None else share
+    data = [Path(path).expanduser() for path in recipe.data]
+    return read_questions(task, data, dev=dev, languages=recipe.languages, train_languages=recipe.train_languages)
 
 
 def read_sentences(recipe: FineTuning) -> TaskData:
@@ -59,7 +81,7 @@ def read_sentences(recipe: FineTuning) -> TaskData:
         read = read_xnli(data, [*dict.fromkeys((*recipe.languages, *recipe.train_languages))] if recipe.languages else ())
         return divided(read, recipe.train_languages, share)
     if name not in GLUE:
-        known = (*GLUE, "xnli")
+        known = (*GLUE, "xnli", *QUESTIONS)
         raise UserError(f"There is no task {recipe.task!r}{nearest(name, known) or '.'} The tasks are {', '.join(known)}.")
     read = read_glue(name, data)
     return read if share is None else _divided(read, share)
