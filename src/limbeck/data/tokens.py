@@ -65,6 +65,16 @@ class PlainTokenizer:
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
+    def with_offsets(self, texts: list[str]) -> list[tuple[Ids, NDArray[np.int64]]]:
+        """The ids of each text, and (tokens, 2) where each begins and ends in it, in characters.
+
+        Whether the blank before a word is in its token differs between tokenizers.
+        """
+        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        return [
+            (np.array(each.ids, dtype=self.dtype), np.array(each.offsets, dtype=np.int64).reshape(-1, 2)) for each in encodings
+        ]
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash that two tokenizers share only if text becomes the same ids in both, as far as a sample can tell."""

@@ -85,19 +85,18 @@ class AnswerScores:
     """(questions,) the F1 with the gold that fits best."""
 
 
-def score(questions: Sequence[Question], answers: Sequence[str], language: str | None = None) -> AnswerScores:
+def score(questions: Sequence[Question], answers: Sequence[str]) -> AnswerScores:
     """Score an answer to each question; it is SQuAD 2.0's evaluation where a question has none, and else SQuAD 1.1's.
 
     Args:
-        questions: with their golds.
+        questions: with their golds and the language by whose rules they are compared.
         answers: as texts; "" where there is none.
-        language: as in `normalised`.
     """
     unanswerable = has_unanswerable(questions)
     exact, overlap = [], []
     for question, text in zip(questions, answers, strict=True):
-        answer = normalised(text, language)
-        golds = {normalised(gold.text, language) for gold in question.answers}
+        answer = normalised(text, question.language)
+        golds = {normalised(gold.text, question.language) for gold in question.answers}
         if unanswerable:
             golds = golds - {""} or {""}
         exact.append(float(answer in golds))
@@ -129,16 +128,13 @@ def best_threshold(
     return float(levels[best]), float(silent + totals[best]) / len(scores)
 
 
-def evaluate(
-    questions: Sequence[Question], predictions: Sequence[Prediction], *, threshold: float = 0.0, language: str | None = None
-) -> dict[str, float]:
+def evaluate(questions: Sequence[Question], predictions: Sequence[Prediction], *, threshold: float = 0.0) -> dict[str, float]:
     """The figures of SQuAD's evaluation, in percent.
 
     Args:
         questions: at least one.
         predictions: for each of them.
         threshold: by how much "no answer" must score better to be the answer; read only where some question has none.
-        language: as in `normalised`.
 
     Returns:
         exact, f1, questions. Where some question has no answer also these of the answerable ones (has_answer_...) and of
@@ -147,12 +143,12 @@ def evaluate(
         always_null_f1).
     """
     if not has_unanswerable(questions):
-        return _means(score(questions, [prediction.text for prediction in predictions], language))
+        return _means(score(questions, [prediction.text for prediction in predictions]))
     answerable = np.array([question.answerable for question in questions])
     spans = [prediction.text for prediction in predictions]
-    scores = score(questions, [prediction.answer(threshold) for prediction in predictions], language)
-    raw = score(questions, spans, language)
-    null = score(questions, [""] * len(spans), language)
+    scores = score(questions, [prediction.answer(threshold) for prediction in predictions])
+    raw = score(questions, spans)
+    null = score(questions, [""] * len(spans))
     no_answer = np.array([prediction.no_answer for prediction in predictions])
     result = _means(scores)
     result |= _means(scores, answerable, "has_answer_") | _means(scores, ~answerable, "no_answer_")

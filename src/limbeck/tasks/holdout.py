@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
 from limbeck.data.tokens import position
@@ -23,20 +24,29 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     Raises:
         UserError: the share is no such number, or one side would be empty.
     """
-    if not 0 < share < 1:
-        raise UserError(f"The share to hold out is a number between 0 and 1, not {share}.")
     strata: dict[int, list[str]] = defaultdict(list)
     for group, label in _groups(split).items():
         strata[label].append(group)
     held = set[str]()
     for groups in strata.values():
-        groups.sort(key=lambda group: (position(group.encode()), group))
-        held.update(groups[: round(share * len(groups))])
+        held |= held_groups(groups, share)
     kept = [example for example in split.examples if _group(example) not in held]
     out = [example for example in split.examples if _group(example) in held]
     if not kept or not out:
         raise UserError(f"{split.path} is too small to hold out a share of {share}; name a file of its own for dev instead.")
     return replace(split, name="train", examples=tuple(kept)), replace(split, name="dev", examples=tuple(out), bad=())
+
+
+def held_groups(groups: Iterable[str], share: float) -> set[str]:
+    """About a share of some groups, which their names alone decide.
+
+    Raises:
+        UserError: the share is not between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"The share to hold out is a number between 0 and 1, not {share}.")
+    ordered = sorted(set(groups), key=lambda group: (position(group.encode()), group))
+    return set(ordered[: round(share * len(ordered))])
 
 
 def _groups(split: Split) -> dict[str, int]:

@@ -8,20 +8,23 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from limbeck._settings import nearest
+from limbeck.data.files import HUB
 from limbeck.errors import UserError
 from limbeck.tasks.assignment import Assignment
 from limbeck.tasks.folders import squeezed
 from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.holdout import hold_out
+from limbeck.tasks.hub import is_data_set, read_hub
 from limbeck.tasks.own import read_own
+from limbeck.tasks.question_data import QUESTIONS, QuestionData, read_questions
+from limbeck.tasks.questions import QuestionAssignment
 from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
 from limbeck.tasks.task import TaskData
 from limbeck.tasks.xnli import divided, read_xnli
 
-SENTENCE_LENGTH = 128
-OWN_SHARE = 0.1
-"""What is held out of the user's own data where no dev is named."""
+SENTENCE_LENGTH, WINDOW_LENGTH = 128, 384
+"""Tokens, as in BERT's and MiniLM's papers."""
 
 
 def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Assignment:
@@ -30,6 +33,16 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     Raises:
         UserError: there is no such task, or its data cannot be read.
     """
+    if recipe.task is not None and (task := squeezed(recipe.task)) in QUESTIONS:
+        return QuestionAssignment(
+            read_question_files(recipe, task),
+            tokenizer,
+            max_length=WINDOW_LENGTH if recipe.max_length == "auto" else recipe.max_length,
+            overlap=recipe.overlap,
+            splits=recipe.splits,
+            limit=recipe.examples,
+            seed=recipe.seed,
+        )
     return SentenceAssignment(
         read_sentences(recipe),
         tokenizer,
@@ -46,28 +59,45 @@ def length_of(recipe: FineTuning) -> int:
     return SENTENCE_LENGTH if recipe.max_length == "auto" else recipe.max_length
 
 
+def read_question_files(recipe: FineTuning, task: str) -> QuestionData:
+    """The questions of a task, those to evaluate on as the recipe wants them."""
+    dev: Path | float | None = None
+    if recipe.dev is not None:
+        share = dev_share(recipe.dev)
+        dev = Path(recipe.dev).expanduser() if share is None else share
+    data = [Path(path).expanduser() for path in recipe.data]
+    return read_questions(task, data, dev=dev, languages=recipe.languages, train_languages=recipe.train_languages)
+
+
 def read_sentences(recipe: FineTuning) -> TaskData:
     """The data of a task of texts or pairs, its dev split as the recipe wants it."""
     share = None if recipe.dev is None else dev_share(recipe.dev)
     if len(recipe.data) > 1:
         raise UserError(f"Data of this kind is one folder or file, not {len(recipe.data)}: {', '.join(recipe.data)}.")
-    data = Path(recipe.data[0]).expanduser()
+    data = _place(recipe.data[0])
     if recipe.task is None:
         assert recipe.label is not None
-        dev = OWN_SHARE if recipe.dev is None else Path(recipe.dev).expanduser() if share is None else share
+        dev = _place(recipe.dev) if recipe.dev is not None and share is None else share
         return read_own(
             data, recipe.text, recipe.label, dev=dev, kind=recipe.kind, separator=recipe.separator, header=recipe.header
         )
     if recipe.dev is not None and share is None:
         raise UserError(f"{recipe.task} has its own dev file in {data}; give dev a share of the examples, or leave it out.")
-    if (name := squeezed(recipe.task)) == "xnli":
-        read = read_xnli(data, [*dict.fromkeys((*recipe.languages, *recipe.train_languages))] if recipe.languages else ())
-        return divided(read, recipe.train_languages, share)
-    if name not in GLUE:
-        known = (*GLUE, "xnli")
+    name = squeezed(recipe.task)
+    if name not in (*GLUE, "xnli"):
+        known = (*GLUE, "xnli", *QUESTIONS)
         raise UserError(f"There is no task {recipe.task!r}{nearest(name, known) or '.'} The tasks are {', '.join(known)}.")
-    read = read_glue(name, data)
+    if name == "xnli":
+        languages = [*dict.fromkeys((*recipe.languages, *recipe.train_languages))] if recipe.languages else []
+        read = read_hub(name, data, languages) if is_data_set(name, data) else read_xnli(Path(data), languages)
+        return divided(read, recipe.train_languages, share)
+    read = read_hub(name, data) if is_data_set(name, data) else read_glue(name, Path(data))
     return read if share is None else _divided(read, share)
+
+
+def _place(name: str) -> str:
+    """A path whole, a name on the hub as it is."""
+    return name if name.startswith(HUB) else str(Path(name).expanduser())
 
 
 def _divided(data: TaskData, share: float) -> TaskData:

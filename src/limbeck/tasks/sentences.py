@@ -202,20 +202,24 @@ def shortened(first: NDArray[np.int64], second: NDArray[np.int64], room: int) ->
 
 def drawn(train: Split, limit: int, seed: int) -> tuple[Example, ...]:
     """So many of a split's examples at random, in the file's order; each class keeps its share."""
-    examples = train.examples
-    if limit >= len(examples):
-        return examples
-    order = np.random.default_rng([seed, limit]).permutation(len(examples))
-    classes = [example.label if isinstance(example.label, int) else -1 for example in examples]
+    classes = [example.label if isinstance(example.label, int) else -1 for example in train.examples]
+    return tuple(train.examples[place] for place in drawn_places(classes, limit, seed))
+
+
+def drawn_places(classes: Sequence[int], limit: int, seed: int) -> list[int]:
+    """Which of some examples to take, given the class of each: so many at random, in order; each class keeps its share."""
+    if limit >= len(classes):
+        return list(range(len(classes)))
+    order = np.random.default_rng([seed, limit]).permutation(len(classes))
     # The places of each class at equal steps between 0 and 1: the lowest of all are as mixed as the whole.
     seen: Counter[int] = Counter()
     sizes = Counter(classes)
-    keys = np.empty(len(examples))
+    keys = np.empty(len(classes))
     for place in order.tolist():
         seen[classes[place]] += 1
         keys[place] = (seen[classes[place]] - 0.5) / sizes[classes[place]]
-    chosen = np.sort(order[np.argsort(keys[order], kind="stable")][:limit])
-    return tuple(examples[place] for place in chosen.tolist())
+    chosen: list[int] = np.sort(order[np.argsort(keys[order], kind="stable")][:limit]).tolist()
+    return chosen
 
 
 def judge(data: TaskData, split: str, values: NDArray[Any]) -> Judged:

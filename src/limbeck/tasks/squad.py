@@ -37,6 +37,8 @@ class Question:
     """None where the passage does not answer it."""
     article: str
     """What to split by, so that no article is in two parts: its title, or its number where it has none."""
+    language: str | None = None
+    """By whose rules answers are compared (`answer_scores.normalised`); None for SQuAD's own."""
 
     @property
     def answerable(self) -> bool:
@@ -85,8 +87,12 @@ def has_unanswerable(questions: Iterable[Question]) -> bool:
     return not all(question.answerable for question in questions)
 
 
-def read_squad(path: Path) -> QuestionFile:
+def read_squad(path: Path, language: str | None = None) -> QuestionFile:
     """Read a file of questions, plain or gzip, which its content tells.
+
+    Args:
+        path: the file.
+        language: that of its questions, as in `Question`.
 
     Raises:
         UserError: the file cannot be read or an entry is broken, naming the place; or a question stands in it twice.
@@ -125,7 +131,7 @@ def _questions(entries: list[_Entry], source: str) -> QuestionFile:
                 lost.append(name)
             else:
                 moved += answer.start != start
-        questions.append(Question(name, entry.question, entry.passage, answers, entry.article))
+        questions.append(Question(name, entry.question, entry.passage, answers, entry.article, language))
     times = Counter(entry.id for entry in entries)
     return QuestionFile(tuple(questions), moved, tuple(lost), sum(number for number in times.values() if number > 1))
 

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from limbeck.data.batches import Frame
-from limbeck.data.tokens import PlainTokenizer
+from limbeck.data.tokens import Ids, PlainTokenizer
 from limbeck.errors import UserError
 from limbeck.tasks.squad import Question
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
 
 NULL = 0
 """The place in a window that stands for "no answer here": its first token, [CLS] or <s>."""
 LENGTH_BONUS = 0.01
 """What a token of a window's length counts where windows show a token in equal context."""
+PASSAGES = 1024
+"""How many are tokenised at a time, since what comes of it is many times larger than what is kept."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,27 @@ class Windower:
                 f"{max(0, room)} tokens of the passage, which must be more than the {overlap} that windows share; "
                 f"choose {' or '.join(choices)}."
             )
-        self._tokenizer = _WithOffsets(tokenizer)
+        self._tokenizer = PlainTokenizer(tokenizer)
         self._max_length, self._overlap, self._max_question = max_length, overlap, max_question
 
     def __call__(self, questions: Sequence[Question]) -> list[Window]:
         """The windows of each question, one after the other."""
-        texts = {question.text: number for number, question in enumerate(questions)}
-        passages = {question.passage: number for number, question in enumerate(questions)}
-        asked = dict(zip(texts, self._tokenizer([*texts]), strict=True))
-        encoded = dict(zip(passages, self._tokenizer.encodings([*passages]), strict=True))
-        read = {passage: _Passage.of(passage, encoding) for passage, encoding in encoded.items()}
+        texts = list({question.text: None for question in questions})
+        asked = dict(zip(texts, self._tokenizer(texts), strict=True))
+        read = self._read(list({question.passage: None for question in questions}))
         return [
             window
             for number, question in enumerate(questions)
             for window in self._windows(number, question, asked[question.text].astype(np.int64), read[question.passage])
         ]
+
+    def _read(self, passages: list[str]) -> dict[str, _Passage]:
+        read = {}
+        for first in range(0, len(passages), PASSAGES):
+            part = passages[first : first + PASSAGES]
+            for text, (ids, offsets) in zip(part, self._tokenizer.with_offsets(part), strict=True):
+                read[text] = _Passage.of(text, ids, offsets)
+        return read
 
     def _windows(self, number: int, question: Question, asked: NDArray[np.int64], passage: _Passage) -> Iterator[Window]:
         begin, end = self._frame.begin, self._frame.end
@@ -113,14 +120,6 @@ class Windower:
             )
 
 
-class _WithOffsets(PlainTokenizer):
-    """A plain tokenizer that tells where its tokens stand in the text."""
-
-    def encodings(self, texts: list[str]) -> list[Encoding]:
-        """Ids and offsets in characters; those of the blank before a word differ between tokenizers."""
-        return self._backend.encode_batch(texts, add_special_tokens=False)
-
-
 @dataclass(frozen=True)
 class _Passage:
     """A passage as tokens."""
@@ -130,9 +129,9 @@ class _Passage:
     """As in Window."""
 
     @classmethod
-    def of(cls, text: str, encoding: Encoding) -> _Passage:
-        spans = [_without_blanks(text, start, end) for start, end in encoding.offsets]
-        return cls(np.array(encoding.ids, dtype=np.int64), np.array(spans, dtype=np.int64).reshape(-1, 2))
+    def of(cls, text: str, ids: Ids, offsets: NDArray[np.int64]) -> _Passage:
+        spans = [_without_blanks(text, start, end) for start, end in offsets.tolist()]
+        return cls(ids.astype(np.int64), np.array(spans, dtype=np.int64).reshape(-1, 2))
 
 
 def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
