@@ -101,7 +101,7 @@ def read_squad(path: Path, language: str | None = None) -> QuestionFile:
     articles = data.get("data") if isinstance(data, dict) else None
     if not isinstance(articles, list):
         raise UserError(f'{path} is not in SQuAD\'s format: it must be an object with a list "data".')
-    return _questions(list(_entries(articles, str(path))), str(path))
+    return _questions(list(_entries(articles, str(path))), str(path), language)
 
 
 def questions_of_rows(rows: Iterable[tuple[int, Mapping[str, Any]]], source: str) -> QuestionFile:
@@ -114,10 +114,10 @@ def questions_of_rows(rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
     Raises:
         UserError: a row is broken, naming it; or a question stands there twice.
     """
-    return _questions([_row_entry(row, f"{source}, row {number}") for number, row in rows], source)
+    return _questions([_row_entry(row, f"{source}, row {number}") for number, row in rows], source, None)
 
 
-def _questions(entries: list[_Entry], source: str) -> QuestionFile:
+def _questions(entries: list[_Entry], source: str, language: str | None) -> QuestionFile:
     if not entries:
         raise UserError(f"{source} holds no question.")
     _check_repetition(entries)
