@@ -397,12 +397,16 @@ def test_a_hub_that_does_not_give_the_data_set_says_what_to_do(hub, refused, sta
             read_hub("rte", "datasets:owner/data")
 
 
-def test_a_hub_that_never_answers_is_not_waited_for(hub, datasets, monkeypatch, refused):
+def test_a_hub_that_never_answers_is_asked_once(hub, datasets, monkeypatch, refused):
     monkeypatch.setattr(files, "HUB_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hub(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with refused("'owner/data:rte'", "cannot be reached"):
             read_hub("rte", "datasets:owner/data")
+        silent.setblocking(False)
+        silent.accept()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
     assert not datasets.config.HF_HUB_OFFLINE
 
 
