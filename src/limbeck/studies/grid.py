@@ -72,7 +72,7 @@ def finetune_grid(
     model: str | Path,
     protocol: str | Path,
     *,
-    data: Any,
+    data: str | Path | Sequence[str | Path],
     output: str | Path,
     task: str | None = None,
     seeds: int = 1,
@@ -122,24 +122,32 @@ def finetune_grid(
     folder = RunFolder(output)
     _check_free(folder, grid, anew=resume != "auto" and not overwrite)
     this_process().wait_for_everyone()  # before the first process writes what others have just looked for
-    facts = {"protocol": public_name(str(protocol)), "model": public_name(str(model))}
     reporter = Reporter(quiet=quiet or not this_process().is_main_process)
-    scored: list[Scored] = []
-    for number, combination in enumerate(grid, start=1):
+    facts = {"protocol": public_name(str(protocol)), "model": public_name(str(model))}
+
+    def carry_out(combination: Combination) -> Scored:
         runs = []
         for place, recipe in combination.runs.items():
-            reporter.say(f"combination {number} of {len(grid)}: {place}")
+            reporter.say(f"combination {grid.index(combination) + 1} of {len(grid)}: {place}")
             runs.append(run_finetuning(recipe, folder.path / place, resume=resume, overwrite=overwrite, quiet=quiet))
-        scored.append(Scored(combination, runs))
+        return Scored(combination, runs)
+
+    def write(*, finished: bool) -> dict[str, Any]:
+        result = {**facts, **_plain(scored, finished=finished)}
         if this_process().is_main_process:
-            _write(folder.path, {**facts, **_plain(scored, finished=False)}, scored)
-            if not keep_models:
-                _remove_losers(scored)
+            write_file(folder.path / GRID, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+            write_file(folder.path / TABLE, markdown(scored))
+        return result
+
+    scored: list[Scored] = []
+    for combination in grid:
+        scored.append(carry_out(combination))
+        write(finished=False)
+        if not keep_models and this_process().is_main_process:
+            _remove_losers(scored)
     best = _best(scored)
     scored[scored.index(best)] = best = _with_weights(best, quiet=quiet)
-    result = {**facts, **_plain(scored, finished=True)}
-    if this_process().is_main_process:
-        _write(folder.path, result, scored)
+    result = write(finished=True)
     reporter.say(f"best: {next(iter(best.combination.runs))}, {best.metric} {best.mean.text()} on {best.split}")
     return Run(folder.path, best.runs[0].student, result)
 
@@ -160,7 +168,7 @@ def _combinations(said: Sequence[dict[str, Any]], common: Mapping[str, Any], see
     for each in said:
         first = validate(FineTuning, {**common, **each})
         differing = {name: each[name] for name in varied}
-        name = "_".join(f"{field}-{repr(value).strip(chr(39)).removesuffix('.0')}" for field, value in differing.items())
+        name = "_".join(f"{field}-{str(value).removesuffix('.0')}" for field, value in differing.items())
         recipes = [validate(FineTuning, {**common, **each, "seed": first.seed + number}) for number in range(seeds)]
         runs = {f"{name}/seed-{recipe.seed}".lstrip("/"): recipe for recipe in recipes}
         grid.append(Combination(each, differing, runs))
@@ -235,11 +243,6 @@ def _selection(scored: Sequence[Scored]) -> str:
         f"The best of {len(scored)} combinations was chosen by the mean on {scored[0].split}, the split that its score is of: on "
         "data that chose nothing it will be lower."
     )
-
-
-def _write(folder: Path, result: Mapping[str, Any], scored: Sequence[Scored]) -> None:
-    write_file(folder / GRID, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    write_file(folder / TABLE, markdown(scored))
 
 
 def markdown(scored: Sequence[Scored]) -> str:
