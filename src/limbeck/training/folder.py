@@ -24,6 +24,8 @@ LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 TRACKERS = "trackers"
+REMOVED = "weights_removed"
+"""What in the summary of a run says why its weights were removed after its end."""
 LOCK = ".lock"
 """Held by the process that works in the directory; it holds that process's number."""
 TEMPORARY = ".tmp-"
@@ -76,8 +78,9 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end: the summary is the last thing written."""
-        return (self.path / SUMMARY).is_file() and (self.student / "config.json").is_file()
+        """Whether the run came to its end: the summary is the last thing written, and the student is there or was removed."""
+        there = (self.student / "config.json").is_file()
+        return (self.path / SUMMARY).is_file() and (there or REMOVED in self.read_summary())
 
     def check_usable(self) -> None:
         """Refuse a path where no directory is or can be made that may be written to.
@@ -196,6 +199,12 @@ class RunFolder:
         if not (isinstance(summary, dict) and isinstance(summary.get("fingerprints"), dict)):
             raise UserError(f"{path} holds no summary; remove it to have the run's end done again.")
         return summary
+
+    def remove_weights(self, why: str) -> None:
+        """Remove the weights of a finished run, which stays finished: summary, log and predictions are as they were."""
+        self.write_summary({**self.read_summary(), REMOVED: why})  # first, so that a run without weights is never unexplained
+        for part in (self.student, self.best, self.checkpoints):
+            _remove(part)
 
     def append_log(self, record: Mapping[str, Any]) -> None:
         """Add one line to the log, or nothing of it.
