@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from limbeck.objectives.minilmv2 import MiniLMv2
     from limbeck.recipe import Recipe
     from limbeck.studies.describe import Description, describe
+    from limbeck.studies.evaluate import evaluate
+    from limbeck.tasks.finetune import finetune, run_finetuning
+    from limbeck.tasks.recipe import FineTuning
     from limbeck.training.distill import distill, forecast, run_recipe
     from limbeck.training.forecast import Forecast
     from limbeck.training.run import Run
 
 __all__ = [
     "Description",
+    "FineTuning",
     "Forecast",
     "MiniLM",
     "MiniLMv2",
@@ -30,9 +34,12 @@ __all__ = [
     "capture",
     "describe",
     "distill",
+    "evaluate",
+    "finetune",
     "forecast",
     "kernels",
     "prepare",
+    "run_finetuning",
     "run_recipe",
 ]
 
@@ -47,6 +54,7 @@ __getattr__ = attach(
     __name__,
     {
         "Description": "limbeck.studies.describe",
+        "FineTuning": "limbeck.tasks.recipe",
         "Forecast": "limbeck.training.forecast",
         "MiniLM": "limbeck.objectives.minilm",
         "MiniLMv2": "limbeck.objectives.minilmv2",
@@ -56,8 +64,11 @@ __getattr__ = attach(
         "capture": "limbeck.encoders.capture",
         "describe": "limbeck.studies.describe",
         "distill": "limbeck.training.distill",
+        "evaluate": "limbeck.studies.evaluate",
+        "finetune": "limbeck.tasks.finetune",
         "forecast": "limbeck.training.distill",
         "prepare": "limbeck.data.corpora",
+        "run_finetuning": "limbeck.tasks.finetune",
         "run_recipe": "limbeck.training.distill",
     },
 )

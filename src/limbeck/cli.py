@@ -24,11 +24,22 @@ from limbeck._settings import Setting, Spelling, described_settings, flag, neare
 from limbeck.errors import CheckFailed, UserError
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe, read_recipe, validate
+from limbeck.tasks.protocols import names as protocol_names
+from limbeck.tasks.recipe import FineTuning
 from limbeck.text import one_line
 
 LENGTHS = {"steps", "tokens", "epochs"}
 """Ways of saying how long to train; a flag for one overrides whichever the recipe file has."""
-REPEATED = {"corpus": "PATH", "trackers": "TRACKER", "corpus_weights": "WEIGHT"}
+REPEATED = {
+    "corpus": "PATH",
+    "trackers": "TRACKER",
+    "corpus_weights": "WEIGHT",
+    "data": "PATH",
+    "text": "COLUMN",
+    "languages": "LANGUAGE",
+    "train_languages": "LANGUAGE",
+    "splits": "SPLIT",
+}
 """What stands in the help for each value of a flag that takes several."""
 DONE, CHECK_FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -141,6 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_distill(commands)
+    _add_finetune(commands)
+    _add_evaluate(commands)
     _add_prepare(commands)
     _add_quickstart(commands)
     _add_describe(commands)
@@ -166,6 +179,77 @@ def _add_distill(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="check everything and say what the run would need; write nothing")
     _add_destination(parser)
     parser.set_defaults(command=_distill)
+
+
+def _add_finetune(commands: Any) -> None:
+    parser = commands.add_parser(
+        "finetune",
+        help="fine-tune an encoder on a task, official or your own",
+        description="Fine-tune an encoder on GLUE, XNLI, questions or your own table of texts and labels; the run directory gets "
+        "the model, its predictions, a log and a summary.",
+    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", default=SUPPRESS, help=_text_of(FineTuning, "model"))
+    recipe = parser.add_argument_group("recipe", "the fields of a recipe file (--config), and Python's arguments")
+    for setting in described_settings(FineTuning):
+        if setting.name != "model":
+            _add_flag(recipe, setting)
+    parser.add_argument("--config", type=_path, metavar="RECIPE", help="a recipe file, whose fields the flags override")
+    _add_protocol(parser, default=None)
+    _add_destination(parser)
+    parser.set_defaults(command=_finetune)
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "evaluate",
+        help="compare teacher, undistilled twin, student and other models on tasks",
+        description="Compare models on tasks: frozen (probes) or fine-tuned, over several seeds, with intervals. Of a run its "
+        "student is evaluated, and beside it its teacher and its twin: the student as it was before distillation.",
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="runs, folders or hub names, also as NAME=MODEL")
+    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="such as cola,sst2,mrpc,rte,stsb")
+    parser.add_argument("--data", nargs="+", required=True, metavar="PATH", help="the folder of the tasks' files")
+    parser.add_argument("--dev", metavar="SHARE", help=_text_of(FineTuning, "dev"))
+    parser.add_argument(
+        "--label-map",
+        type=_label_map,
+        metavar="OUTPUT=LABEL,...",
+        help="which label each output of a fine-tuned model stands for",
+    )
+    parser.add_argument("--finetune", action="store_true", help="fine-tune each model on each task; otherwise they are probed")
+    _add_protocol(parser, default="small")
+    _add_destination(parser, metavar="RESULTS")
+    parser.set_defaults(command=_evaluate)
+
+
+def _add_protocol(parser: argparse.ArgumentParser, default: str | None) -> None:
+    shown = f" ({default})" if default else ""
+    parser.add_argument(
+        "--protocol",
+        metavar="NAME",
+        default=default,
+        help=f"settings by task, or a paper's grid: {', '.join(name for name, _ in protocol_names())}{shown}",
+    )
+    parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="fine-tune so often, with other seeds (1)")
+    parser.add_argument("--keep-models", action="store_true", help="keep the weights of every run, not only of the best")
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("give 1 or more")
+    return number
+
+
+def _label_map(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(output and equals and label for output, equals, label in pairs):
+        raise argparse.ArgumentTypeError("write OUTPUT=LABEL,OUTPUT=LABEL, such as LABEL_0=negative,LABEL_1=positive")
+    return {output.strip(): label.strip() for output, _, label in pairs}
+
+
+def _text_of(kind: type, name: str) -> str:
+    return next(setting.text for setting in described_settings(kind) if setting.name == name)
 
 
 def _add_prepare(commands: Any) -> None:
@@ -207,15 +291,16 @@ def _add_describe(commands: Any) -> None:
     parser.set_defaults(command=_describe)
 
 
-def _add_destination(parser: argparse.ArgumentParser, default: Path | None = None) -> None:
+def _add_destination(parser: argparse.ArgumentParser, default: Path | None = None, metavar: str = "RUN") -> None:
     shown = "" if default is None else f" ({default})"
+    what = "the run directory" if metavar == "RUN" else "the directory of the results"
     parser.add_argument(
-        "-o", "--output", type=_path, metavar="RUN", required=default is None, default=default, help=f"the run directory{shown}"
+        "-o", "--output", type=_path, metavar=metavar, required=default is None, default=default, help=f"{what}{shown}"
     )
     parser.add_argument(
-        "--resume", choices=("never", "auto"), default="never", help="auto: go on from the newest checkpoint in RUN, if any"
+        "--resume", choices=("never", "auto"), default="never", help=f"auto: go on with what is in {metavar}, if anything"
     )
-    parser.add_argument("--overwrite", action="store_true", help="start anew although RUN holds an earlier run")
+    parser.add_argument("--overwrite", action="store_true", help=f"start anew although {metavar} holds earlier work")
     _add_manners(parser)
 
 
@@ -272,6 +357,44 @@ def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
     from limbeck.training.distill import run_recipe
 
     return run_recipe(recipe, **_destination(parsed)).summary
+
+
+def _finetune(parsed: argparse.Namespace) -> dict[str, Any]:
+    given = vars(parsed)
+    configured = {} if parsed.config is None else read_recipe(parsed.config)
+    flags = {setting.name: given[setting.name] for setting in described_settings(FineTuning) if setting.name in given}
+    dropped = {"epochs", "steps"} if {"epochs", "steps"} & flags.keys() else set()
+    values = {name: value for name, value in configured.items() if name not in dropped} | flags
+    spell = _spelling(given, configured)
+    if parsed.protocol is None and parsed.seeds == 1:
+        recipe = validate(FineTuning, values, spell)
+        from limbeck.tasks.finetune import run_finetuning
+
+        summary = run_finetuning(recipe, **_destination(parsed)).summary
+    else:
+        from limbeck.studies.grid import finetune_grid
+
+        if missing := {"model", "data"} - values.keys():
+            raise UserError(f"{' and '.join(sorted(missing))}: required.")
+        given = {"protocol": parsed.protocol, "seeds": parsed.seeds, "keep_models": parsed.keep_models}
+        summary = finetune_grid(**values, **given, **_destination(parsed)).summary
+    if not (parsed.json or parsed.quiet):
+        _show_finetuned(summary)
+    return summary
+
+
+def _show_finetuned(summary: dict[str, Any]) -> None:
+    from limbeck.studies.grid import show_grid
+    from limbeck.tasks.scores import show_scores
+
+    (show_grid if "combinations" in summary else show_scores)(summary)
+
+
+def _evaluate(parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.studies.evaluate import evaluate
+
+    names = ("models", "tasks", "data", "dev", "label_map", "finetune", "protocol", "seeds", "keep_models")
+    return evaluate(**{name: getattr(parsed, name) for name in names}, **_destination(parsed))
 
 
 def _spelling(given: dict[str, Any], configured: dict[str, Any]) -> Spelling:

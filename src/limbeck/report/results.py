@@ -173,8 +173,10 @@ class Results:
 
     @property
     def shared_tasks(self) -> list[str]:
-        """Those on which every model was measured."""
-        return [task for task in self.tasks if len(self.of_task(task)) == len(self.models)]
+        """Those on which every model was measured; where anything was trained, only those that were."""
+        trained = any(not one.fixed for one in self.measured)
+        shared = [task for task in self.tasks if len(self.of_task(task)) == len(self.models)]
+        return [task for task in shared if not (trained and all(one.fixed for one in self.of_task(task)))]
 
     def average(self, model: str) -> float | None:
         """The mean of a model's means over the tasks that every model has; None if there are none."""

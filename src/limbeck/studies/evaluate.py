@@ -20,13 +20,14 @@ from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.report import Measured, Model, Results, plain, show, write_results
 from limbeck.studies.frozen import measure_frozen
+from limbeck.studies.grid import finetune_grid
 from limbeck.tasks.finetune import read_predictions, run_finetuning
 from limbeck.tasks.protocols import settings as protocol_settings
 from limbeck.tasks.reading import assignment_of
 from limbeck.tasks.recipe import FineTuning
 from limbeck.training.export import export_student
-from limbeck.training.folder import RECIPE, RunFolder
-from limbeck.training.run import Resume, Run
+from limbeck.training.folder import RECIPE, REMOVED, RunFolder
+from limbeck.training.run import Resume
 from limbeck.training.summary import public_name
 
 RUNS, TWINS = "runs", "twins"
@@ -184,26 +185,43 @@ def _twin(recipe: Recipe, folder: Path) -> Path:
     return folder
 
 
-def _tuned(recipe: FineTuning, protocol: str, place: Path, seeds: int, reporter: Reporter, *, keep_models: bool) -> list[Run]:
-    """A run a seed; those that are finished are taken as they are."""
-    encoder = load_encoder(recipe.model)
-    (fields,) = protocol_settings(protocol, recipe.task, encoder.shape.width)
-    runs = []
-    for seed in range(seeds):
-        reporter.say(f"{place.parent.name} on {recipe.task}, seed {seed}")
-        wanted = replace(recipe, **fields, seed=seed)
-        run = run_finetuning(wanted, place / f"seed-{seed}", resume="auto", quiet=True)
-        if not keep_models:
-            shutil.rmtree(run.student, ignore_errors=True)
-        runs.append(run)
+def _tuned(
+    recipe: FineTuning, protocol: str | Path, place: Path, seeds: int, reporter: Reporter, *, keep_models: bool
+) -> list[Path]:
+    """The directory of a run a seed; what is finished is taken as it is.
+
+    Where the protocol is a grid, the combination with the best mean on dev is taken.
+    """
+    choices = protocol_settings(protocol, recipe.task, load_encoder(recipe.model).shape.width)
+    if len(choices) > 1:
+        grid = finetune_grid(
+            recipe.model,
+            protocol,
+            task=recipe.task,
+            data=recipe.data,
+            dev=recipe.dev,
+            output=place,
+            seeds=seeds,
+            resume="auto",
+            quiet=True,
+        )
+        runs = [place / run for run in grid.summary["best"]["runs"]]
+    else:
+        runs = [place / f"seed-{seed}" for seed in range(seeds)]
+        for seed, run in enumerate(runs):
+            reporter.say(f"fine-tuning {place.parent.name} on {recipe.task}, seed {seed}")
+            run_finetuning(replace(recipe, **choices[0], seed=seed), run, resume="auto", quiet=True)
+    for run in runs:
+        if not keep_models and REMOVED not in RunFolder(run).read_summary():
+            RunFolder(run).remove_weights("an evaluation keeps scores and predictions")
     return runs
 
 
-def _measured(name: str, recipe: FineTuning, runs: Sequence[Run]) -> Measured:
+def _measured(name: str, recipe: FineTuning, runs: Sequence[Path]) -> Measured:
     """What the runs of all seeds came to, on the split that selects."""
     assignment = assignment_of(recipe, load_encoder(recipe.model).tokenizer)
     split = assignment.selecting
-    compared = [assignment.compared(split, read_predictions(run.path, split)) for run in runs]
+    compared = [assignment.compared(split, read_predictions(run, split)) for run in runs]
     first = compared[0]
     if first is None:
         raise UserError(f"{recipe.task} has no labels on {split}, so nothing can be compared; name a labelled dev.")
@@ -211,7 +229,7 @@ def _measured(name: str, recipe: FineTuning, runs: Sequence[Run]) -> Measured:
         model=name,
         task=assignment.name,
         metric=first.metric,
-        scores=tuple(run.summary["scores"][split] for run in runs),
+        scores=tuple(RunFolder(run).read_summary()["scores"][split] for run in runs),
         seeds=tuple(range(len(runs))),
         predictions=np.stack([each.predictions for each in compared if each is not None]),
         labels=first.labels,

@@ -30,6 +30,12 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] |
     A model with a head for sentences is asked as it is; its outputs are matched with the task's labels by their names. Of an
     encoder the embeddings are probed: by cosines where pairs are to be rated, and by a linear model on top of them.
 
+    Args:
+        name: the row's.
+        recipe: model, task and data.
+        label_map: which label each output stands for, of a model that has outputs of these names.
+        reporter: hears of a model that scores less than a constant answer.
+
     Raises:
         UserError: the task's data cannot be read, or the model's outputs cannot be matched with its labels.
     """
@@ -72,7 +78,8 @@ def _asked(name: str, recipe: FineTuning, data: TaskData, label_map: Mapping[str
     values = np.stack(decisive_outputs(assignment, split, model.model.to(accelerator.device), accelerator, BATCH))
     if task.labels:
         names = model.model.config.id2label or {}
-        values = values[:, np.array(permutation(names, task.labels, task.written, label_map))]
+        meanings = label_map if label_map.keys() <= {*map(str, names.values())} else {}
+        values = values[:, np.array(permutation(names, task.labels, task.written, meanings))]
     judged = judge(data, split, values)
     compared = assignment.compared(split, judged.predictions)
     metric = task.metrics[0]

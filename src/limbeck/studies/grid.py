@@ -9,6 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from limbeck.encoders.loading import load_encoder
 from limbeck.errors import UserError
 from limbeck.progress import Reporter
@@ -70,7 +73,7 @@ class Scored:
 
 def finetune_grid(
     model: str | Path,
-    protocol: str | Path,
+    protocol: str | Path | None,
     *,
     data: str | Path | Sequence[str | Path],
     output: str | Path,
@@ -90,7 +93,7 @@ def finetune_grid(
 
     Args:
         model: folder (or hub name) of the encoder, or the directory of a run, whose student is fine-tuned.
-        protocol: the name of one that ships with Limbeck, or a YAML file.
+        protocol: the name of one that ships with Limbeck, or a YAML file; None for what is given alone.
         data: as in `FineTuning`.
         output: the directory.
         task: as in `FineTuning`; without it your own, of text and label.
@@ -123,7 +126,7 @@ def finetune_grid(
     _check_free(folder, grid, anew=resume != "auto" and not overwrite)
     this_process().wait_for_everyone()  # before the first process writes what others have just looked for
     reporter = Reporter(quiet=quiet or not this_process().is_main_process)
-    facts = {"protocol": public_name(str(protocol)), "model": public_name(str(model))}
+    facts = {"protocol": None if protocol is None else public_name(str(protocol)), "model": public_name(str(model))}
 
     def carry_out(combination: Combination) -> Scored:
         runs = []
@@ -247,12 +250,32 @@ def _selection(scored: Sequence[Scored]) -> str:
 
 def markdown(scored: Sequence[Scored]) -> str:
     """The scores as a table, times 100, with the best in bold."""
-    best = _best(scored)
-    rows = [[*best.combination.varied, f"{best.metric} on {best.split}", "seeds"]]
-    for each in scored:
-        seeds = ", ".join(Mean(value, None).text() for value in each.values)
-        cells = [*map(str, each.combination.varied.values()), each.mean.text(), seeds]
-        rows.append([f"**{cell}**" for cell in cells] if each is best else cells)
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines.insert(1, f"|{' --- |' * len(rows[0])}")
+    heading, *rows = _rows(_plain(scored, finished=True))
+    best = scored.index(_best(scored))
+    cells = [heading, *([f"**{cell}**" for cell in row] if place == best else row for place, row in enumerate(rows))]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    lines.insert(1, f"|{' --- |' * len(heading)}")
     return "\n".join([*lines, "", _selection(scored)]) + "\n"
+
+
+def show_grid(result: Mapping[str, Any]) -> None:
+    """Print what grid.json holds for a person, the best in bold."""
+    heading, *rows = _rows(result)
+    table = Table()
+    for name in heading:
+        table.add_column(name, justify="right")
+    for entry, row in zip(result["combinations"], rows, strict=True):
+        table.add_row(*row, style="bold" if entry == result["best"] and len(rows) > 1 else "")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(result["selection"], markup=False)
+
+
+def _rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """The heading and a row a combination, times 100."""
+    entries = result["combinations"]
+    rows = [[*(name.replace("_", " ") for name in entries[0]["varied"]), f"{result['metric']} on {result['split']}", "seeds"]]
+    for entry in entries:
+        seeds = ", ".join(Mean(value, None).text() for value in entry["values"])
+        rows.append([*map(str, entry["varied"].values()), Mean(entry["mean"], entry["deviation"]).text(), seeds])
+    return rows

@@ -81,11 +81,13 @@ def names() -> list[tuple[str, str]]:
     return [(file.stem, read_protocol(file).description) for file in sorted(SHIPPED.glob("*.yaml"))]
 
 
-def settings(protocol: str | Path, task: str | None, width: int, given: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def settings(
+    protocol: str | Path | None, task: str | None, width: int, given: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """The settings that a protocol tries for a task.
 
     Args:
-        protocol: the name of one that ships with Limbeck, or a YAML file.
+        protocol: the name of one that ships with Limbeck, or a YAML file; without it only what is given counts.
         task: its name; None for the user's own.
         width: of the model that is fine-tuned.
         given: what counts instead of what the protocol says; fields of `LAYER`, a list is several choices here too.
@@ -97,6 +99,8 @@ def settings(protocol: str | Path, task: str | None, width: int, given: Mapping[
         UserError: there is no such protocol or it is broken; it is not for the task; a field of `given` is not what it
             should be.
     """
+    if protocol is None:
+        return _combinations([_layer(given or {}, "")], width, "")
     read = read_protocol(_file(protocol))
     known = None if task is None else _task(task, TASKS, "")
     if read.named_tasks_only and known not in read.named:

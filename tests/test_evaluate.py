@@ -1,0 +1,189 @@
+"""Comparing models on tasks: which rows there are, what is measured, and that nothing is done twice."""
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertForSequenceClassification
+
+import limbeck
+from limbeck.cli import main
+from limbeck.encoders.loading import load_encoder
+from limbeck.encoders.shape import StudentShape
+from limbeck.encoders.students import build_student
+from limbeck.report import Model
+from limbeck.studies import evaluate as evaluating
+from limbeck.studies.evaluate import list_entrants
+from limbeck.tasks.finetune import run_finetuning
+from runs import content, equal
+
+WORDS = ["the", "of", "and", "water", "stone", "paper", "glass", "spirit", "vapour", "still", "flask", "fire", "drop", "slow"]
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """SST-2, which one word decides, and STS-B, whose scores go by shared words."""
+    drawn, folder = random.Random(0), tmp_path / "glue"
+    for name, number in (("train", 120), ("dev", 40)):
+        (folder / "SST-2").mkdir(parents=True, exist_ok=True)
+        (folder / "STS-B").mkdir(exist_ok=True)
+        rows, pairs = [], []
+        for row in range(number):
+            words, label = drawn.choices(WORDS, k=6), drawn.randrange(2)
+            rows.append(f"{' '.join([*words, 'warm' if label else 'cold'])}\t{label}\n")
+            shared = drawn.randrange(6)
+            second = words[:shared] + drawn.choices(WORDS, k=6 - shared)
+            pairs.append(f"{row}\t{' '.join(words)}\t{' '.join(second)}\t{shared}.0\n")
+        (folder / "SST-2" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+        (folder / "STS-B" / f"{name}.tsv").write_text("index\tsentence1\tsentence2\tscore\n" + "".join(pairs))
+    return folder
+
+
+@pytest.fixture
+def protocol(tmp_path):
+    """A quick one, as a file of the user's own."""
+    file = tmp_path / "quick.yaml"
+    file.write_text("description: quick\nepochs: 1\nlearning_rate: 1.0e-3\nprecision: float32\neval_every: end\nbatch_size: 16\n")
+    return file
+
+
+@pytest.fixture
+def student(distil):
+    return distil("student").path
+
+
+@pytest.fixture
+def compare(student, glue, tmp_path):
+    def run(*models, output="results", tasks=("sst2", "stsb"), **settings):
+        given = {"data": [str(glue)], "quiet": True, **settings}
+        return limbeck.evaluate([f"student={student}", *map(str, models)], tasks=tasks, output=tmp_path / output, **given)
+
+    return run
+
+
+def test_of_a_run_the_teacher_and_the_twin_are_rows_beside_the_student(student, teacher, save_bert, tmp_path):
+    other = save_bert(tmp_path / "other", num_hidden_layers=1)
+    entrants = list_entrants([f"mine={student}", f"the teacher={teacher}", str(other)], tmp_path / "twins")
+    rows = {entrant.model.name: entrant.model for entrant in entrants}
+    assert rows["the teacher"].role == "teacher"
+    assert rows["mine"] == Model("mine", "distilled", "2x32", rows["mine"].parameters, taught_by="the teacher")
+    assert (rows["mine (twin)"].role, rows["mine (twin)"].twin_of) == ("twin", "mine")
+    assert rows["other"].role == "comparator"
+    assert len(rows) == 4
+    built = build_student(load_encoder(teacher), StudentShape(2, 32), "layers", 0)
+    (twin,) = (entrant.source for entrant in entrants if entrant.model.role == "twin")
+    assert equal(load_file(f"{twin}/model.safetensors"), built.model.state_dict())
+
+
+def test_two_models_of_one_name_are_refused(student, teacher, save_bert, tmp_path, refused):
+    first, second = save_bert(tmp_path / "a" / "bert"), save_bert(tmp_path / "b" / "bert")
+    with refused("bert", "NAME=MODEL"):
+        list_entrants([str(first), str(second)], tmp_path)
+
+
+def test_fine_tuned_over_seeds_every_model_on_every_task(compare, protocol, tmp_path):
+    results = compare(finetune=True, protocol=protocol, seeds=2)
+    cells = {(cell["model"], cell["task"]): cell for cell in results["cells"]}
+    names = [model["name"] for model in results["models"]]
+    assert names == ["teacher", "student (twin)", "student"]
+    assert set(cells) == {(name, task) for name in names for task in ("SST-2", "STS-B", "STS-B zero-shot")}
+    assert all(len(cell["scores"]) == (1 if cell["fixed"] else 2) for cell in cells.values())
+    assert results["averaged_over"] == ["SST-2", "STS-B"]
+    for cell in cells.values():
+        if not cell["fixed"]:
+            folder = tmp_path / "results" / "runs" / cell["model"].replace(" ", "-").replace("(", "").replace(")", "")
+            summaries = [
+                json.loads((folder / {"SST-2": "sst2", "STS-B": "stsb"}[cell["task"]] / f"seed-{seed}/summary.json").read_text())
+                for seed in range(2)
+            ]
+            assert [summary["scores"]["dev"] for summary in summaries] == cell["scores"]
+    assert not list((tmp_path / "results").rglob("runs/**/model.safetensors"))
+    assert json.loads((tmp_path / "results" / "results.json").read_text()) == results
+
+
+def test_what_is_finished_is_not_done_again_and_seeds_can_be_added(compare, protocol, tmp_path, monkeypatch):
+    compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=1)
+    before = content(tmp_path / "results" / "runs")
+    begun = []
+
+    def counted(recipe, output, **settings):
+        begun.append((str(output), (output / "summary.json").exists()))
+        return run_finetuning(recipe, output, **settings)
+
+    monkeypatch.setattr(evaluating, "run_finetuning", counted)
+    compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=2, resume="auto")
+    assert sum(finished for _, finished in begun) == sum(not finished for _, finished in begun) == 3
+    after = content(tmp_path / "results" / "runs")
+    assert {name: after[name] for name in before} == before
+
+
+def test_frozen_models_are_probed(compare, teacher):
+    results = compare()
+    assert {(cell["task"], cell["metric"]) for cell in results["cells"]} == {
+        ("SST-2 probe", "accuracy"),
+        ("STS-B zero-shot", "spearman"),
+    }
+    again = compare(teacher, output="again")  # named or found by the run, it is the same row
+    assert again["cells"] == results["cells"]
+
+
+def test_a_model_with_a_head_is_asked_as_it_is_whatever_the_order_of_its_labels(compare, tiny_bert, save_bert, glue, tmp_path):
+    quick = {"epochs": 20, "learning_rate": 2e-3, "precision": "float32", "quiet": True, "dropout": 0.0}
+    run = limbeck.finetune(save_bert(tmp_path / "start"), task="sst2", data=glue, output=tmp_path / "tuned", **quick)
+    accuracy = run.summary["scores"]["dev"]["accuracy"]
+    assert accuracy > 0.8
+    model = BertForSequenceClassification.from_pretrained(run.student)
+    with torch.no_grad():
+        for weight in (model.classifier.weight, model.classifier.bias):
+            weight.copy_(weight.flip(0))
+    model.config.id2label = {0: "POS", 1: "NEG"}
+    turned = save_bert(tmp_path / "turned", model)
+    model.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}
+    nameless = save_bert(tmp_path / "nameless", model)
+    meant = {"LABEL_0": "positive", "LABEL_1": "negative"}
+    results = compare(f"tuned={run.student}", turned, nameless, tasks=["sst2"], label_map=meant)
+    scores = {cell["model"]: cell["mean"] for cell in results["cells"] if cell["task"] == "SST-2"}
+    assert scores == pytest.approx({"tuned": accuracy, "turned": accuracy, "nameless": accuracy})
+
+
+def test_outputs_without_names_are_refused_without_a_map(compare, tiny_bert, save_bert, tmp_path, refused):
+    nameless = save_bert(tmp_path / "nameless", tiny_bert(BertForSequenceClassification))
+    with refused("LABEL_0", "negative", "positive"):
+        compare(nameless, tasks=["sst2"])
+
+
+def test_a_model_below_chance_is_warned_of(compare, tiny_bert, save_bert, tmp_path, capsys):
+    model = tiny_bert(BertForSequenceClassification)
+    model.config.id2label = {0: "negative", 1: "positive"}
+    for sign in (1, -1):  # one of the two is at most at chance
+        with torch.no_grad():
+            model.classifier.bias.copy_(torch.tensor([100.0 * sign, 0.0]))
+        compare(f"constant={save_bert(tmp_path / f'constant{sign}', model)}", tasks=["sst2"], quiet=False, output=f"r{sign}")
+    shown = capsys.readouterr().err
+    assert shown.count("warning: constant scores") == 1
+    assert "constant answer" in shown
+
+
+@pytest.mark.parametrize("leftover", ["notes.txt", "runs"])
+def test_a_directory_that_holds_anything_is_left_alone(compare, tmp_path, refused, leftover):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / leftover).touch()
+    with refused("results", "not empty"):
+        compare(tasks=["sst2"])
+    if leftover == "notes.txt":
+        for way in ({"overwrite": True}, {"resume": "auto"}):
+            with refused(leftover, "no evaluation writes"):
+                compare(tasks=["sst2"], **way)
+    assert [entry.name for entry in (tmp_path / "results").iterdir()] == [leftover]
+
+
+def test_the_command_prints_the_table(student, glue, tmp_path, capsys):
+    given = ["evaluate", f"mine={student}", "--tasks", "stsb", "--data", glue, "-o", tmp_path / "results"]
+    assert main([str(part) for part in given]) == 0
+    shown = capsys.readouterr()
+    assert "mine (twin)" in shown.out
+    assert "STS-B zero-shot" in shown.out
+    assert main([*map(str, given), "--overwrite", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "results" / "results.json").read_text())
