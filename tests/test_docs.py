@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import limbeck
 from limbeck._settings import described_settings
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe
+from limbeck.tasks.recipe import FineTuning
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -24,14 +26,17 @@ def table(kind):
     return "\n".join(["| field | default | |", "| --- | --- | --- |", *rows])
 
 
-@pytest.mark.parametrize("kind", [Recipe, *METHODS], ids=lambda kind: kind.__name__)
+PAGES = {Recipe: "recipes.md", FineTuning: "tasks.md"} | dict.fromkeys(METHODS, "recipes.md")
+
+
+@pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.__name__)
 def test_every_field_is_documented_as_it_is(kind):
-    assert table(kind) in (DOCS / "recipes.md").read_text(), f"docs/recipes.md must hold:\n{table(kind)}"
+    assert table(kind) in (DOCS / PAGES[kind]).read_text(), f"docs/{PAGES[kind]} must hold:\n{table(kind)}"
 
 
-def documented(section):
-    """The keys in the first column (or all code spans in a row's second) of a table in docs/runs.md."""
-    text = (DOCS / "runs.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
+def documented(section, page="runs.md"):
+    """The keys in the first column (or all code spans in a row's second) of a table in a page."""
+    text = (DOCS / page).read_text().split(f"## {section}\n")[1].split("\n## ")[0]
     return [re.findall(r"`([^`]+)`", line) for line in text.splitlines() if line.startswith("| ")]
 
 
@@ -72,3 +77,16 @@ def test_summary_and_log_are_as_documented(distil, objective):
         ]
         met.add(kind)
     assert met == set(range(len(kinds)))
+
+
+def test_the_summary_of_a_fine_tuning_is_as_documented(teacher, tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\n" + "".join(f"water {number},{'ab'[number % 2]}\n" for number in range(40)))
+    settings = {"text": "text", "label": "label", "epochs": 1, "precision": "float32", "keep_best": True, "quiet": True}
+    summary = limbeck.finetune(teacher, data=file, output=tmp_path / "run", **settings).summary
+    terms = ["dev", *summary["scores"]["dev"]]
+    rows = [key for row in documented("summary.json of a fine-tuning", "tasks.md")[2:] for key in row if "." in key]
+    keys = [key.replace("<split>", "<term>").replace("<metric>", "<term>") for key in rows]
+    found = {key for key in flat(summary) if not key.startswith("training.")}
+    assert [key for key in found if not any(covers(known, key, terms) for known in keys)] == []
+    assert [known for known in keys if known != "training.*" and not any(covers(known, key, terms) for key in found)] == []

@@ -32,3 +32,10 @@ def test_two_corpora(tmp_path, capsys, held_out):
     for _ in range(2):  # the second time it finds everything done
         example["main"](tmp_path / "run", steps=1, held_out=held_out)
         assert "best held-out loss" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("minilm")
+def test_own_task(tmp_path, capsys, teacher):
+    example = runpy.run_path(str(EXAMPLES / "own_task.py"))
+    example["main"](tmp_path / "run", teacher, pairs=60)
+    assert "accuracy" in capsys.readouterr().out
