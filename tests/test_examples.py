@@ -35,7 +35,8 @@ def test_two_corpora(tmp_path, capsys, held_out):
 
 
 @pytest.mark.usefixtures("minilm")
-def test_own_task(tmp_path, capsys, teacher):
+def test_own_task(tmp_path, capsys, save_bert):
     example = runpy.run_path(str(EXAMPLES / "own_task.py"))
-    example["main"](tmp_path / "run", teacher, pairs=60)
+    model = save_bert(tmp_path / "model", max_position_embeddings=128)
+    example["main"](tmp_path / "run", str(model), pairs=60)
     assert "accuracy" in capsys.readouterr().out
