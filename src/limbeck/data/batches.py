@@ -192,7 +192,7 @@ class Source(ABC):
             draw = np.random.default_rng([self._seed, epoch])
             order = self._drawn(epoch)
             order = order[draw.permutation(len(order))]
-            self._order = _by_length(order, self._lengths, draw) if self._mixed else order
+            self._order = _by_length(order, self._lengths, epoch * len(order), draw) if self._mixed else order
             self._epoch = epoch
         return self._order
 
@@ -363,12 +363,21 @@ class PackedSource(Source):
         return drawn
 
 
-def _by_length(order: NDArray[np.int64], lengths: NDArray[np.int64], draw: np.random.Generator) -> NDArray[np.int64]:
-    """Bring examples of about one length together: sort each window of a random order, then shuffle its runs."""
-    places = np.arange(len(order))
-    order = order[np.lexsort((lengths[order], places // WINDOW))]
-    keys = draw.random(len(order) // RUN + 1)[places // RUN]
-    return order[np.lexsort((places, keys, places // WINDOW))]
+def _by_length(order: NDArray[np.int64], lengths: NDArray[np.int64], start: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Bring examples of about one length together: sort each window of a random order, then shuffle its runs.
+
+    Both are counted from the first epoch's beginning, `start` examples ago, so that batches whose size divides a run's lie
+    within one in every epoch. The parts of a run at an epoch's ends stay there.
+    """
+    places = start + np.arange(len(order))
+    windows, runs = places // WINDOW, places // RUN - start // RUN
+    order = order[np.lexsort((lengths[order], windows))]
+    keys = draw.random(runs[-1] + 1)
+    if start % RUN:
+        keys[0] = -1.0
+    if (start + len(order)) % RUN:
+        keys[-1] = 1.0
+    return order[np.lexsort((places, keys[runs], windows))]
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -26,6 +26,7 @@ from limbeck.training.folder import RunFolder
 from limbeck.training.interrupt import stop_request
 from limbeck.training.isolation import seed_step
 from limbeck.training.stage import Plan, Stage, mean, mean_loss
+from limbeck.training.table import TableGradient
 from limbeck.training.trackers import Trackers
 
 CLIP = 1.0
@@ -86,6 +87,9 @@ class Loop:
             parameter_groups(stage.module, plan.weight_decay), lr=plan.learning_rate, eps=EPSILON, fused=True
         )
         self.module, self.optimizer = self.accelerator.prepare(stage.module, optimizer)
+        # Several processes exchange dense gradients, and a GPU makes them in no time.
+        alone = self.accelerator.num_processes == 1 and self.accelerator.device.type == "cpu"
+        self.table = TableGradient(cast("nn.Embedding", self.student.get_input_embeddings()), in_place=alone)
         self.progress, self.tally = Progress(), Tally()
         self.best = Best() if stage.evaluation is None else Best(stage.evaluation.direction)
 
@@ -223,12 +227,14 @@ class Loop:
                 # Processes average their gradients, but each divides by the count of all.
                 self.accelerator.backward(mean_loss(part, counts, weights) * self.accelerator.num_processes)
             sums = {term: value.detach() + sums.get(term, 0) for term, value in part.items()}
+        self.table.fill()
         norm = self.accelerator.clip_grad_norm_(self.module.parameters(), CLIP)
         if not torch.isfinite(norm):
             raise TrainingStopped(self._not_finite(examples, sums))
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.learning_rate_at(done, size)
         self.optimizer.step()
+        self.table.clear()
         self.optimizer.zero_grad()
         means = {term: mean(self._total([value]), counts[term]) for term, value in sums.items()}
         tokens = self._total([valid_tokens(batch).sum() for batch in micro_batches])
