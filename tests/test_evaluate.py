@@ -13,8 +13,9 @@ from limbeck.cli import main
 from limbeck.encoders.loading import load_encoder
 from limbeck.encoders.shape import StudentShape
 from limbeck.encoders.students import build_student
+from limbeck.recipe import read_recipe
 from limbeck.report import Model
-from limbeck.studies import evaluate as evaluating
+from limbeck.studies import tuning
 from limbeck.studies.evaluate import list_entrants
 from limbeck.tasks.finetune import run_finetuning
 from runs import content, equal
@@ -112,11 +113,26 @@ def test_what_is_finished_is_not_done_again_and_seeds_can_be_added(compare, prot
         begun.append((str(output), (output / "summary.json").exists()))
         return run_finetuning(recipe, output, **settings)
 
-    monkeypatch.setattr(evaluating, "run_finetuning", counted)
+    monkeypatch.setattr(tuning, "run_finetuning", counted)
     compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=2, resume="auto")
     assert sum(finished for _, finished in begun) == sum(not finished for _, finished in begun) == 3
     after = content(tmp_path / "results" / "runs")
     assert {name: after[name] for name in before} == before
+
+
+def test_several_runs_at_a_time_give_the_same(compare, protocol):
+    settings = {"finetune": True, "protocol": protocol, "tasks": ["sst2"], "seeds": 2}
+    alone, together = compare(**settings), compare(**settings, jobs=2, output="together")
+    assert [cell["scores"] for cell in together["cells"]] == [cell["scores"] for cell in alone["cells"]]
+
+
+def test_of_a_grid_the_best_combination_is_taken_for_every_seed(compare, protocol, tmp_path):
+    protocol.write_text(protocol.read_text().replace("learning_rate: 1.0e-3", "learning_rate: [1.0e-9, 3.0e-3]"))
+    compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=2)
+    for grid in (tmp_path / "results" / "runs").glob("*/sst2/grid/grid.json"):
+        best = json.loads(grid.read_text())["best"]["settings"]["learning_rate"]
+        recipes = [read_recipe(file) for file in grid.parent.parent.glob("seed-*/recipe.yaml")]
+        assert [recipe["learning_rate"] for recipe in recipes] == [best, best]
 
 
 def test_frozen_models_are_probed(compare, teacher):

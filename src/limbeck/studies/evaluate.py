@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.report import Measured, Model, Results, plain, show, write_results
 from limbeck.studies.frozen import measure_frozen
-from limbeck.studies.grid import finetune_grid
-from limbeck.tasks.finetune import read_predictions, run_finetuning
-from limbeck.tasks.protocols import settings as protocol_settings
+from limbeck.studies.tuning import Tuning, carry_out, file_name
+from limbeck.tasks.finetune import read_predictions
 from limbeck.tasks.reading import assignment_of
 from limbeck.tasks.recipe import FineTuning
 from limbeck.training.export import export_student
-from limbeck.training.folder import RECIPE, REMOVED, RunFolder
+from limbeck.training.folder import RECIPE, RunFolder
 from limbeck.training.run import Resume
 from limbeck.training.summary import public_name
 
@@ -56,6 +54,7 @@ def evaluate(
     finetune: bool = False,
     protocol: str = "small",
     seeds: int = 1,
+    jobs: int = 1,
     keep_models: bool = False,
     label_map: Mapping[str, str] | None = None,
     resume: Resume = "never",
@@ -76,6 +75,7 @@ def evaluate(
         finetune: fine-tune every model on every task; otherwise frozen embeddings are probed.
         protocol: the settings of fine-tuning by task and width.
         seeds: how often each is fine-tuned.
+        jobs: runs of fine-tuning at a time, which share the processor's cores; on a processor one core a run is used best.
         keep_models: keep the fine-tuned weights, too.
         label_map: which label each output of a model stands for that was fine-tuned elsewhere, where its names do not tell.
         resume: "auto" goes on where an earlier call ended.
@@ -100,21 +100,17 @@ def evaluate(
     _check_free(folder, resume=resume, overwrite=overwrite)
     with RunFolder(folder).locked():
         entrants = list_entrants(models, folder / TWINS)
-        measured: list[Measured] = []
+        cells = [(entrant.model.name, recipe_of(entrant.source, task)) for task in names for entrant in entrants]
+        measured = [
+            measure_frozen(name, recipe, label_map, reporter) for name, recipe in cells if not finetune or recipe.task == "stsb"
+        ]
+        if finetune:
+            tunings = [Tuning.of(name, recipe, protocol, folder / RUNS, seeds) for name, recipe in cells]
+            carry_out(tunings, jobs, reporter, keep_models=keep_models)
+            measured += [_measured(tuning) for tuning in tunings]
         settings = {"protocol": protocol if finetune else None, **given}
-        results = Results(tuple(entrant.model for entrant in entrants), (), settings)
-        for task in names:
-            for entrant in entrants:
-                recipe = recipe_of(entrant.source, task)
-                if not finetune or task == "stsb":
-                    reporter.say(f"{task}: {entrant.model.name}, frozen")
-                    measured.append(measure_frozen(entrant.model.name, recipe, label_map, reporter))
-                if finetune:
-                    place = folder / RUNS / _file_name(entrant.model.name) / task
-                    runs = _tuned(recipe, protocol, place, seeds, reporter, keep_models=keep_models)
-                    measured.append(_measured(entrant.model.name, recipe, runs))
-            results = replace(results, measured=tuple(measured))
-            write_results(results, folder, reporter.say)
+        results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), settings)
+        write_results(results, folder, reporter.say)
     if not quiet:
         show(results, Console(highlight=False))
     return plain(results)
@@ -141,7 +137,7 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
         if name in distilled:
             recipe = distilled[name]
             twin = f"{name} (twin)"
-            place = _twin(recipe, twins / _file_name(name))
+            place = _twin(recipe, twins / file_name(name))
             entrants.append(_entrant(twin, "twin", str(place), twin_of=name))
             entrants.append(_entrant(name, "distilled", source, taught_by=teachers[_place(recipe.teacher)]))
         elif _place(source) not in teachers:
@@ -185,60 +181,25 @@ def _twin(recipe: Recipe, folder: Path) -> Path:
     return folder
 
 
-def _tuned(
-    recipe: FineTuning, protocol: str | Path, place: Path, seeds: int, reporter: Reporter, *, keep_models: bool
-) -> list[Path]:
-    """The directory of a run a seed; what is finished is taken as it is.
-
-    Where the protocol is a grid, the combination with the best mean on dev is taken.
-    """
-    choices = protocol_settings(protocol, recipe.task, load_encoder(recipe.model).shape.width)
-    if len(choices) > 1:
-        grid = finetune_grid(
-            recipe.model,
-            protocol,
-            task=recipe.task,
-            data=recipe.data,
-            dev=recipe.dev,
-            output=place,
-            seeds=seeds,
-            resume="auto",
-            quiet=True,
-        )
-        runs = [place / run for run in grid.summary["best"]["runs"]]
-    else:
-        runs = [place / f"seed-{seed}" for seed in range(seeds)]
-        for seed, run in enumerate(runs):
-            reporter.say(f"fine-tuning {place.parent.name} on {recipe.task}, seed {seed}")
-            run_finetuning(replace(recipe, **choices[0], seed=seed), run, resume="auto", quiet=True)
-    for run in runs:
-        if not keep_models and REMOVED not in RunFolder(run).read_summary():
-            RunFolder(run).remove_weights("an evaluation keeps scores and predictions")
-    return runs
-
-
-def _measured(name: str, recipe: FineTuning, runs: Sequence[Path]) -> Measured:
+def _measured(tuning: Tuning) -> Measured:
     """What the runs of all seeds came to, on the split that selects."""
+    recipe, places = tuning.recipe, tuning.places
     assignment = assignment_of(recipe, load_encoder(recipe.model).tokenizer)
     split = assignment.selecting
-    compared = [assignment.compared(split, read_predictions(run, split)) for run in runs]
+    compared = [assignment.compared(split, read_predictions(place, split)) for place in places]
     first = compared[0]
     if first is None:
         raise UserError(f"{recipe.task} has no labels on {split}, so nothing can be compared; name a labelled dev.")
     return Measured(
-        model=name,
+        model=tuning.name,
         task=assignment.name,
         metric=first.metric,
-        scores=tuple(RunFolder(run).read_summary()["scores"][split] for run in runs),
-        seeds=tuple(range(len(runs))),
+        scores=tuple(RunFolder(place).read_summary()["scores"][split] for place in places),
+        seeds=tuple(range(len(places))),
         predictions=np.stack([each.predictions for each in compared if each is not None]),
         labels=first.labels,
         weighted=first.weighted,
     )
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"
 
 
 def _check_free(folder: Path, *, resume: str, overwrite: bool) -> None:
