@@ -102,8 +102,8 @@ def as_markdown(results: dict[str, Any]) -> str:
     seconds = " / ".join(f"{each['training']['seconds']:.0f}" for each in runs)
     return "\n".join(
         [
-            f"Trained on eight articles of SQuAD 2.0's dev file and on TyDi QA GoldP in English, tested on the other eight articles "
-            f"of the dev file{drawn}. {setting['epochs']} epochs, batches of {setting['batch_size']}, learning rate "
+            "Trained on eight articles of SQuAD 2.0's dev file and on TyDi QA GoldP in English, tested on the dev file's other "
+            f"eight{drawn}. {setting['epochs']} epochs, batches of {setting['batch_size']}, learning rate "
             f"{setting['learning_rate']:g}, windows of {setting['max_length']} tokens that share {setting['overlap']}, "
             f"{setting['precision']}. In per cent; the threshold is a difference of logits, the best one for the test articles "
             "themselves.",
