@@ -192,7 +192,7 @@ class Source(ABC):
             draw = np.random.default_rng([self._seed, epoch])
             order = self._drawn(epoch)
             order = order[draw.permutation(len(order))]
-            self._order = _by_length(order, self._lengths, epoch * len(order), draw) if self._mixed else order
+            self._order = _by_length(order, self._lengths, epoch, draw) if self._mixed else order
             self._epoch = epoch
         return self._order
 
@@ -363,15 +363,17 @@ class PackedSource(Source):
         return drawn
 
 
-def _by_length(order: NDArray[np.int64], lengths: NDArray[np.int64], start: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Bring examples of about one length together: sort each window of a random order, then shuffle its runs.
+def _by_length(order: NDArray[np.int64], lengths: NDArray[np.int64], epoch: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Bring examples of about one length together: sort each window of an epoch's random order, then shuffle its runs.
 
-    Both are counted from the first epoch's beginning, `start` examples ago, so that batches whose size divides a run's lie
-    within one in every epoch. The parts of a run at an epoch's ends stay there.
+    Both are counted from the first epoch's beginning, so that batches whose size divides a run's lie within one in every
+    epoch. The parts of a run at an epoch's ends stay there, and epochs are sorted this way and that way in turn, so that
+    these parts fit each other.
     """
+    start = epoch * len(order)
     places = start + np.arange(len(order))
     windows, runs = places // WINDOW, places // RUN - start // RUN
-    order = order[np.lexsort((lengths[order], windows))]
+    order = order[np.lexsort((-lengths[order] if epoch % 2 else lengths[order], windows))]
     keys = draw.random(runs[-1] + 1)
     if start % RUN:
         keys[0] = -1.0

@@ -65,8 +65,9 @@ class Classification(Supervised):
 
     def sums(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy of logits (batch, classes)."""
-        weight = None if self.class_weights is None else torch.tensor(self.class_weights, device=outputs.logits.device)
-        return {"cross_entropy": functional.cross_entropy(_full(outputs.logits), batch[LABELS], weight, reduction="sum")}
+        logits = _full(outputs.logits)
+        weight = None if self.class_weights is None else logits.new_tensor(self.class_weights)
+        return {"cross_entropy": functional.cross_entropy(logits, batch[LABELS], weight, reduction="sum")}
 
     def _of(self, labels: Tensor) -> Tensor:
         return torch.tensor(self.class_weights, device=labels.device)[labels]
@@ -90,11 +91,14 @@ class MultiLabel(Supervised):
 
     def sums(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy of logits (batch, labels)."""
-        weight = None if self.label_weights is None else torch.tensor(self.label_weights, device=outputs.logits.device)
-        loss = functional.binary_cross_entropy_with_logits(
-            _full(outputs.logits), batch[LABELS], pos_weight=weight, reduction="sum"
-        )
-        return {"binary_cross_entropy": loss}
+        logits = _full(outputs.logits)
+        weight = None if self.label_weights is None else logits.new_tensor(self.label_weights)
+        labels = batch[LABELS].to(logits.dtype)
+        return {
+            "binary_cross_entropy": functional.binary_cross_entropy_with_logits(
+                logits, labels, pos_weight=weight, reduction="sum"
+            )
+        }
 
 
 @dataclass(frozen=True)
