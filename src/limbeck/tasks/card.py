@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from limbeck.tasks.scores import shown
 from limbeck.text import count
 
 
@@ -41,12 +42,12 @@ def task_card(summary: Mapping[str, Any], model_class: str, recipe_yaml: str, re
         "| split | metric | |",
         "| --- | --- | --- |",
         *(
-            f"| {split} | {name.replace('_', ' ')} | {100 * value:.1f} |"
+            f"| {split} | {name.replace('_', ' ')} | {shown(name, value)} |"
             for split, scores in summary["scores"].items()
             for name, value in scores.items()
         ),
         "",
-        "In per cent, of the weights at the end of training.",
+        "In per cent (thresholds as they are), of the weights at the end of training.",
         "",
         "## Training",
         "",

@@ -118,9 +118,11 @@ class TaskParts(Parts[FineTuning]):
     def finish(self, loop: Loop, folder: RunFolder, unreached: list[str]) -> dict[str, Any]:
         """Predict every split, write the predictions, and sum up."""
         scores = {}
-        batch_size = loop.plan.micro_batch_size
+        batch_size, evaluation = loop.plan.micro_batch_size, self.stage.evaluation
+        # The end is always evaluated, unless the run was resumed there.
+        latest = evaluation.latest if isinstance(evaluation, TaskEvaluation) else {}
         for split in self.assignment.splits:
-            judged = predict(self.assignment, split, self.student.model, loop.accelerator, batch_size)
+            judged = latest.get(split) or predict(self.assignment, split, self.student.model, loop.accelerator, batch_size)
             scores[split] = dict(judged.scores)
             if loop.accelerator.is_main_process:
                 write_predictions(folder, split, judged.predictions)
@@ -181,9 +183,10 @@ def _assemble(recipe: FineTuning, begun: FineTuning | None, _: Reporter) -> Task
     encoder = load_encoder(recipe.model)
     assignment = assignment_of(recipe, encoder.tokenizer)
     source = assignment.training
-    if source.longest > encoder.shape.positions:
+    longest = max(source.longest, *(assignment.source(split).longest for split in assignment.splits))
+    if longest > encoder.shape.positions:
         raise UserError(
-            f"Examples of {source.longest} tokens were asked for, but the model has only {encoder.shape.positions} positions; "
+            f"Examples of {longest} tokens were asked for, but the model has only {encoder.shape.positions} positions; "
             "lower --max-length."
         )
     student = assignment.head(encoder, recipe.seed)

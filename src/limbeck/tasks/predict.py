@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,13 +59,16 @@ def decisive_outputs(
     return [found[row] for row in range(len(source))]
 
 
-@dataclass(frozen=True)
 class TaskEvaluation(Evaluation):
     """The task's metrics on the split that selects."""
 
-    assignment: Assignment
-    prefix: str = "dev"
+    prefix = "dev"
     direction: Direction = "highest"
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.latest: dict[str, Judged] = {}
+        """What the last evaluation came to, by its split."""
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -89,4 +91,5 @@ class TaskEvaluation(Evaluation):
     def __call__(self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
         """Every metric, as a fraction."""
         judged = predict(self.assignment, self.assignment.selecting, stage.module.student, accelerator, batch_size)
+        self.latest = {self.assignment.selecting: judged}
         return dict(judged.scores)

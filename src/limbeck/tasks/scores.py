@@ -24,12 +24,15 @@ def show_scores(summary: Mapping[str, Any]) -> None:
         for metric in metrics:
             table.add_column(metric.replace("_", " "), justify="right")
         for split, scores in scored.items():
-            table.add_row(Text(split), *(_percent(scores.get(metric)) for metric in metrics))
+            table.add_row(Text(split), *(shown(metric, scores.get(metric)) for metric in metrics))
     else:
         for metric in metrics:
-            table.add_row(metric.replace("_", " "), *(_percent(scores.get(metric)) for scores in scored.values()))
+            table.add_row(metric.replace("_", " "), *(shown(metric, scores.get(metric)) for scores in scored.values()))
     Console(highlight=False).print(table)
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+def shown(metric: str, value: float | None) -> str:
+    """A score in per cent, and a threshold as it is."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if metric.endswith("_threshold") else f"{100 * value:.1f}"
