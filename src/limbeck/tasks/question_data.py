@@ -120,6 +120,25 @@ def read_questions(
     return QuestionData(QUESTIONS[task], known, splits, next(iter(splits)), tuple(notes))
 
 
+def of_data_set(task: str, name: str, files: Mapping[str, QuestionFile]) -> QuestionData:
+    """The splits "train" and "dev" of a data set in SQuAD's form.
+
+    Args:
+        task: one of QUESTIONS.
+        name: the data set's.
+        files: split -> its questions.
+
+    Raises:
+        UserError: one of the two splits is not there.
+    """
+    if missing := [split for split in ("train", DEV) if split not in files]:
+        raise UserError(f"{name} has no split {' nor '.join(missing)}, only {', '.join(files)}; name files as data and dev.")
+    train = tuple(question for question in files["train"].questions if question.trainable)
+    notes = tuple(f"{split}: {remark}" for split, file in files.items() for remark in file.remarks)
+    kept = {split: file.questions for split, file in files.items() if split != "train"}
+    return QuestionData(QUESTIONS[task], train, kept, DEV, notes)
+
+
 @dataclass(frozen=True)
 class _Found:
     """The files that one of the paths to train on stands for."""

@@ -14,9 +14,9 @@ from limbeck.tasks.assignment import Assignment
 from limbeck.tasks.folders import squeezed
 from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.holdout import hold_out
-from limbeck.tasks.hub import is_data_set, read_hub
+from limbeck.tasks.hub import is_data_set, read_hub, read_hub_questions
 from limbeck.tasks.own import read_own
-from limbeck.tasks.question_data import QUESTIONS, QuestionData, read_questions
+from limbeck.tasks.question_data import QUESTIONS, QuestionData, of_data_set, read_questions
 from limbeck.tasks.questions import QuestionAssignment
 from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
@@ -61,6 +61,10 @@ def length_of(recipe: FineTuning) -> int:
 
 def read_question_files(recipe: FineTuning, task: str) -> QuestionData:
     """The questions of a task, those to evaluate on as the recipe wants them."""
+    if any(path.startswith(HUB) for path in recipe.data):
+        if len(recipe.data) > 1 or recipe.dev is not None:
+            raise UserError(f"A data set brings its own splits; give {recipe.data[0]} alone as data, and no dev.")
+        return of_data_set(task, recipe.data[0], read_hub_questions(recipe.data[0]))
     dev: Path | float | None = None
     if recipe.dev is not None:
         share = dev_share(recipe.dev)
