@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from huggingface_hub import constants
@@ -13,6 +14,8 @@ from limbeck.data import files
 from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.hub import is_data_set, read_hub, read_hub_questions
 from limbeck.tasks.own import read_own
+from limbeck.tasks.reading import assignment_of
+from limbeck.tasks.recipe import FineTuning
 from limbeck.tasks.squad import read_squad
 from limbeck.tasks.xnli import read_xnli
 
@@ -273,6 +276,18 @@ def test_questions_are_those_of_squads_own_file(squad, datasets, tmp_path):
     assert read["dev"] == read_squad(tmp_path / "dev.json")
     assert read["dev"].moved == 1
     assert len(read["train"].questions) == 1
+
+
+def test_questions_of_a_data_set_are_a_task(squad, datasets, tmp_path, make_tokenizer, refused):
+    datasets.DatasetDict(train=squad(ASKED[:2]), validation=squad(ASKED)).save_to_disk(tmp_path / "hub")
+    recipe = FineTuning(model="-", task="squad", data=[str(tmp_path / "hub")])
+    assignment = assignment_of(recipe, make_tokenizer())
+    assert (assignment.selecting, len(assignment.training), len(assignment.source("dev"))) == ("dev", 2, 3)
+    with refused("hub", "no dev"):
+        assignment_of(replace(recipe, dev="0.5"), make_tokenizer())
+    datasets.DatasetDict(train=squad(ASKED)).save_to_disk(tmp_path / "alone")
+    with refused("alone", "no split dev", "train"):
+        assignment_of(replace(recipe, data=[str(tmp_path / "alone")]), make_tokenizer())
 
 
 def test_broken_questions_are_refused_by_row(squad, datasets, tmp_path, refused):

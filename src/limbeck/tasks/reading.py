@@ -20,6 +20,7 @@ from limbeck.tasks.question_data import QUESTIONS, QuestionData, of_data_set, re
 from limbeck.tasks.questions import QuestionAssignment
 from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
+from limbeck.tasks.tables import data_set_sources
 from limbeck.tasks.task import TaskData
 from limbeck.tasks.xnli import divided, read_xnli
 
@@ -61,7 +62,7 @@ def length_of(recipe: FineTuning) -> int:
 
 def read_question_files(recipe: FineTuning, task: str) -> QuestionData:
     """The questions of a task, those to evaluate on as the recipe wants them."""
-    if any(path.startswith(HUB) for path in recipe.data):
+    if any(path.startswith(HUB) or (Path(path).is_dir() and data_set_sources(path)) for path in recipe.data):
         if len(recipe.data) > 1 or recipe.dev is not None:
             raise UserError(f"A data set brings its own splits; give {recipe.data[0]} alone as data, and no dev.")
         return of_data_set(task, recipe.data[0], read_hub_questions(recipe.data[0]))
