@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -62,6 +63,13 @@ def write_model(shape: str, work: Path) -> Path:
     return folder
 
 
+def majority(cell: Cell, work: Path) -> float:
+    """The accuracy of always naming the class that most of the evaluated half has: what learning nothing scores."""
+    _, task, fold = cell
+    classes = read_glue(task, work / "folds" / f"{task}-{fold}").targets("dev").tolist()
+    return max(Counter(classes).values()) / len(classes)
+
+
 def scores(cell: Cell, rates: list[float], glue: Path, work: Path) -> dict[float, float]:
     """The accuracy of each rate on the half that was not trained on."""
     shape, task, fold = cell
@@ -79,7 +87,7 @@ def scores(cell: Cell, rates: list[float], glue: Path, work: Path) -> dict[float
     return {each["settings"]["learning_rate"]: each["mean"] for each in run.summary["combinations"]}
 
 
-def summarised(found: dict[Cell, dict[float, float]], rates: list[float]) -> dict[str, Any]:
+def summarised(found: dict[Cell, dict[float, float]], rates: list[float], work: Path) -> dict[str, Any]:
     """The means over the cells, and the rate with the best one."""
     means = {rate: mean(cell[rate] for cell in found.values()) for rate in rates}
     missing = [cell for cell in product(SHAPES, TASKS, FOLDS) if cell not in found]
@@ -89,8 +97,12 @@ def summarised(found: dict[Cell, dict[float, float]], rates: list[float]) -> dic
         "chosen": max(means, key=lambda rate: means[rate]),
         "means": {f"{rate:g}": round(value, 4) for rate, value in means.items()},
         "cells": [
-            {"shape": shape, "task": task, "fold": fold, "accuracy": {f"{rate:g}": round(value, 4) for rate, value in of.items()}}
-            for (shape, task, fold), of in found.items()
+            {
+                **dict(zip(("shape", "task", "fold"), cell, strict=True)),
+                "accuracy": {f"{rate:g}": round(value, 4) for rate, value in of_cell.items()},
+                "majority": round(majority(cell, work), 4),
+            }
+            for cell, of_cell in found.items()
         ],
         "not_run": {
             "rates": [rate for rate in RATES if rate not in rates],
@@ -115,7 +127,8 @@ def as_markdown(report: dict[str, Any]) -> str:
     for rate, average in report["means"].items():
         row = [f"{100 * value:.1f}" for value in (*(cell["accuracy"][rate] for cell in cells), average)]
         lines.append(f"| {rate} | {' | '.join(row)} |")
-    lines += ["", f"Chosen: {report['chosen']:g}."]
+    nothing = [f"{100 * cell['majority']:.1f}" for cell in cells]
+    lines += [f"| always the larger class | {' | '.join(nothing)} | |", "", f"Chosen: {report['chosen']:g}."]
     if cut := [*report["not_run"]["cells"], *(f"{rate:g} on any" for rate in report["not_run"]["rates"])]:
         lines.append(f"Not run for want of time: {', '.join(cut)}.")
     return "\n".join(lines) + "\n"
@@ -137,7 +150,7 @@ def main() -> None:
     found: dict[Cell, dict[float, float]] = {}
     for fold, task, shape in product(arguments.folds, arguments.tasks, arguments.shapes):
         found[shape, task, fold] = scores((shape, task, fold), rates, arguments.glue, arguments.work)
-        report = summarised(found, rates)
+        report = summarised(found, rates, arguments.work)
         arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
         arguments.output.with_suffix(".md").write_text(as_markdown(report))
 
