@@ -135,6 +135,14 @@ def test_of_a_grid_the_best_combination_is_taken_for_every_seed(compare, protoco
         assert [recipe["learning_rate"] for recipe in recipes] == [best, best]
 
 
+@pytest.mark.parametrize("test", [False, True])
+def test_test_files_are_predicted_only_if_that_is_asked(compare, protocol, glue, tmp_path, test):
+    (glue / "SST-2" / "test.tsv").write_text("index\tsentence\n0\tthe water\n1\tof stone\n")
+    compare(finetune=True, protocol=protocol, tasks=["sst2"], test=test)
+    submissions = list((tmp_path / "results" / "runs").glob("*/sst2/seed-0/submission/SST-2.tsv"))
+    assert len(submissions) == (3 if test else 0)
+
+
 def test_frozen_models_are_probed(compare, teacher):
     results = compare()
     assert {(cell["task"], cell["metric"]) for cell in results["cells"]} == {

@@ -218,6 +218,7 @@ def _add_evaluate(commands: Any) -> None:
     )
     parser.add_argument("--finetune", action="store_true", help="fine-tune each model on each task; otherwise they are probed")
     _add_protocol(parser, default="small")
+    parser.add_argument("--test", action="store_true", help="predict test files, too, in their leaderboard's format")
     parser.add_argument(
         "--jobs",
         type=_whole,
@@ -400,7 +401,7 @@ def _show_finetuned(summary: dict[str, Any]) -> None:
 def _evaluate(parsed: argparse.Namespace) -> dict[str, Any]:
     from limbeck.studies.evaluate import evaluate
 
-    names = ("models", "tasks", "data", "dev", "label_map", "finetune", "protocol", "seeds", "jobs", "keep_models")
+    names = ("models", "tasks", "data", "dev", "label_map", "finetune", "protocol", "seeds", "test", "jobs", "keep_models")
     return evaluate(**{name: getattr(parsed, name) for name in names}, **_destination(parsed))
 
 

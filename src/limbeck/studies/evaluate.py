@@ -21,7 +21,7 @@ from limbeck.report import Measured, Model, Results, plain, show, write_results
 from limbeck.studies.frozen import measure_frozen
 from limbeck.studies.tuning import Tuning, carry_out, file_name
 from limbeck.tasks.finetune import read_predictions
-from limbeck.tasks.reading import assignment_of
+from limbeck.tasks.reading import assignment_of, selecting_splits
 from limbeck.tasks.recipe import FineTuning
 from limbeck.training.export import export_student
 from limbeck.training.folder import RECIPE, RunFolder
@@ -54,6 +54,7 @@ def evaluate(
     finetune: bool = False,
     protocol: str = "small",
     seeds: int = 1,
+    test: bool = False,
     jobs: int = 1,
     keep_models: bool = False,
     label_map: Mapping[str, str] | None = None,
@@ -75,6 +76,7 @@ def evaluate(
         finetune: fine-tune every model on every task; otherwise frozen embeddings are probed.
         protocol: the settings of fine-tuning by task and width.
         seeds: how often each is fine-tuned.
+        test: also predict the tasks' test files, in their leaderboard's format where there is one.
         jobs: runs of fine-tuning at a time, which share the processor's cores; on a processor one core a run is used best.
         keep_models: keep the fine-tuned weights, too.
         label_map: which label each output of a model stands for that was fine-tuned elsewhere, where its names do not tell.
@@ -93,7 +95,8 @@ def evaluate(
     given = {"data": list(data), "dev": dev}
 
     def recipe_of(model: str, task: str) -> FineTuning:
-        return validate(FineTuning, {"model": model, "task": task, **given})
+        splits = [] if test else selecting_splits(task)
+        return validate(FineTuning, {"model": model, "task": task, "splits": splits, **given})
 
     for task in names:
         recipe_of(models[0], task)

@@ -22,7 +22,7 @@ from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
 from limbeck.tasks.tables import data_set_sources
 from limbeck.tasks.task import TaskData
-from limbeck.tasks.xnli import divided, read_xnli
+from limbeck.tasks.xnli import XNLI, divided, read_xnli
 
 SENTENCE_LENGTH, WINDOW_LENGTH = 128, 384
 """Tokens, as in BERT's and MiniLM's papers."""
@@ -53,6 +53,12 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
         limit=recipe.examples,
         seed=recipe.seed,
     )
+
+
+def selecting_splits(task: str) -> list[str]:
+    """The split that selects, where a task's name alone tells it."""
+    name = squeezed(task)
+    return [GLUE[name].task.dev] if name in GLUE else [XNLI.dev] if name == "xnli" else []
 
 
 def length_of(recipe: FineTuning) -> int:
