@@ -84,7 +84,7 @@ def test_two_models_of_one_name_are_refused(student, teacher, save_bert, tmp_pat
         list_entrants([str(first), str(second)], tmp_path)
 
 
-def test_fine_tuned_over_seeds_every_model_on_every_task(compare, protocol, tmp_path):
+def test_fine_tuned_over_seeds_every_model_on_every_task(compare, protocol, tmp_path, refused):
     results = compare(finetune=True, protocol=protocol, seeds=2)
     cells = {(cell["model"], cell["task"]): cell for cell in results["cells"]}
     names = [model["name"] for model in results["models"]]
@@ -101,6 +101,8 @@ def test_fine_tuned_over_seeds_every_model_on_every_task(compare, protocol, tmp_
             ]
             assert [summary["scores"]["dev"] for summary in summaries] == cell["scores"]
     assert not list((tmp_path / "results").rglob("runs/**/model.safetensors"))
+    with refused("student any more", "an evaluation keeps scores", "--overwrite"):
+        load_encoder(tmp_path / "results" / "runs" / "teacher" / "sst2" / "seed-0")
     assert json.loads((tmp_path / "results" / "results.json").read_text()) == results
 
 

@@ -24,6 +24,8 @@ REMEDIES = {
 RUN_RECIPE = "recipe.yaml"
 RUN_STUDENT = "student"
 """What tells a run's directory, and where its student lies."""
+RUN_SUMMARY, RUN_REMOVED = "summary.json", "weights_removed"
+"""The summary of a finished run, and what in it says why its weights were removed."""
 
 
 def model_folder(source: str) -> Path:
@@ -98,6 +100,9 @@ def _transformer_of(folder: Path) -> Path:
 def _student_of(run: Path) -> Path:
     """The student in a run's directory."""
     student = run / RUN_STUDENT
+    summary = run / RUN_SUMMARY
+    if not student.is_dir() and summary.is_file() and RUN_REMOVED in (known := read_json(summary)):
+        raise UserError(f"The run {run} has no student any more ({known[RUN_REMOVED]}); train it again with --overwrite.")
     if not student.is_dir():
         raise UserError(f"The run {run} has no student yet ({contents(run)}); resume it, or name the student's own folder.")
     return student

@@ -15,17 +15,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from limbeck.encoders.folders import RUN_RECIPE, RUN_STUDENT
+from limbeck.encoders.folders import RUN_RECIPE, RUN_REMOVED, RUN_STUDENT, RUN_SUMMARY
 from limbeck.errors import CheckFailed, UserError
 
-STUDENT, RECIPE = RUN_STUDENT, RUN_RECIPE
-SUMMARY = "summary.json"
+STUDENT, RECIPE, SUMMARY, REMOVED = RUN_STUDENT, RUN_RECIPE, RUN_SUMMARY, RUN_REMOVED
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 TRACKERS = "trackers"
-REMOVED = "weights_removed"
-"""What in the summary of a run says why its weights were removed after its end."""
 LOCK = ".lock"
 """Held by the process that works in the directory; it holds that process's number."""
 TEMPORARY = ".tmp-"
