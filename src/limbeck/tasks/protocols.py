@@ -22,6 +22,7 @@ from limbeck.recipe import read_recipe, validate
 from limbeck.tasks.folders import squeezed
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.recipe import FineTuning
+from limbeck.tasks.squad import QUESTIONS
 
 FIELDS = (
     "examples",
@@ -45,9 +46,8 @@ LAYER = (*FIELDS, BY_WIDTH)
 """What may be said for every task and for some."""
 RIVALS = (("epochs", "steps"), ("learning_rate", BY_WIDTH))
 """Fields of which the one that is said later takes the other's place."""
-QUESTIONS = ("squad", "mlqa", "xquad", "tydiqa")
 TASKS = (*GLUE, "xnli", *QUESTIONS)
-GROUPS: dict[str, tuple[str, ...]] = {"glue": tuple(GLUE), "questions": QUESTIONS}
+GROUPS: dict[str, tuple[str, ...]] = {"glue": tuple(GLUE), "questions": tuple(QUESTIONS)}
 SHIPPED = Path(recipes.__file__).parent / "protocols"
 
 Layer = Mapping[str, Any]

@@ -14,11 +14,9 @@ from limbeck.errors import UserError
 from limbeck.tasks.answer_scores import LANGUAGES
 from limbeck.tasks.folders import find_file, folders
 from limbeck.tasks.holdout import held_groups
-from limbeck.tasks.squad import Question, QuestionFile, read_squad
+from limbeck.tasks.squad import QUESTIONS, Question, QuestionFile, read_squad
 from limbeck.text import count
 
-QUESTIONS = {"squad": "SQuAD", "mlqa": "MLQA", "xquad": "XQuAD", "tydiqa": "TyDi QA"}
-"""The tasks of this kind."""
 PARALLEL = ("mlqa", "xquad")
 """Those whose files are translations of each other, a question having the same id in all of them."""
 FOLDERS = {"tydiqa": ("tydiqa", "tydiqa_goldp")}

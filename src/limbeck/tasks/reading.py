@@ -16,10 +16,11 @@ from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.hub import is_data_set, read_hub, read_hub_questions
 from limbeck.tasks.own import read_own
-from limbeck.tasks.question_data import QUESTIONS, QuestionData, of_data_set, read_questions
+from limbeck.tasks.question_data import QuestionData, of_data_set, read_questions
 from limbeck.tasks.questions import QuestionAssignment
 from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
+from limbeck.tasks.squad import QUESTIONS
 from limbeck.tasks.tables import data_set_sources
 from limbeck.tasks.task import TaskData
 from limbeck.tasks.xnli import XNLI, divided, read_xnli

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from limbeck.errors import UserError
 from limbeck.text import count
 
+QUESTIONS = {"squad": "SQuAD", "mlqa": "MLQA", "xquad": "XQuAD", "tydiqa": "TyDi QA"}
+"""The tasks of this kind, and what they are called."""
 GZIP_MAGIC = b"\x1f\x8b"
 
 
