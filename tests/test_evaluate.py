@@ -192,6 +192,23 @@ def test_a_model_below_chance_is_warned_of(compare, tiny_bert, save_bert, tmp_pa
     assert "constant answer" in shown
 
 
+def test_a_model_that_answers_questions_is_asked_and_an_encoder_refused(compare, save_bert, tmp_path, refused):
+    passage = "the water of stone"
+    asked = [{"id": str(place), "question": "what", "answers": [{"text": "stone", "answer_start": 13}]} for place in range(4)]
+    content = {"data": [{"title": "a", "paragraphs": [{"context": passage, "qas": asked}]}]}
+    file = tmp_path / "squad.json"
+    file.write_text(json.dumps(content))
+    settings = {"steps": 30, "learning_rate": 3e-3, "max_length": 32, "overlap": 4, "precision": "float32", "quiet": True}
+    run = limbeck.finetune(
+        save_bert(tmp_path / "start"), task="squad", data=file, dev=file, output=tmp_path / "run", dropout=0.0, **settings
+    )
+    results = limbeck.evaluate([f"tuned={run.path}"], tasks=["squad"], data=[str(file)], output=tmp_path / "out", quiet=True)
+    (cell,) = results["cells"]
+    assert (cell["task"], cell["metric"], cell["scores"][0]["exact"]) == ("SQuAD", "f1", 1.0)
+    with refused("no head for this task", "fine-tune it first"):
+        compare(tasks=["squad"], data=[str(file)])
+
+
 @pytest.mark.parametrize("leftover", ["notes.txt", "runs"])
 def test_a_directory_that_holds_anything_is_left_alone(compare, tmp_path, refused, leftover):
     (tmp_path / "results").mkdir()

@@ -46,8 +46,7 @@ def _utf8(value: object) -> object:
     return text
 
 
-def share_of(value: object) -> object:
-    """A share as text, which a field that takes a file or a share is."""
+def _share(value: object) -> object:
     return value if isinstance(value, bool) or not isinstance(value, Real) else str(value)
 
 
@@ -65,7 +64,7 @@ Text = Annotated[
     AfterValidator(_home),
     BeforeValidator(_utf8),
 ]
-Holdout = Annotated[Text, BeforeValidator(share_of)]
+Holdout = Annotated[Text, BeforeValidator(_share)]
 Paths = Annotated[list[Text], BeforeValidator(_paths)]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 

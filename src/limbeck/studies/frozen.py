@@ -10,12 +10,19 @@ from limbeck.encoders.loading import load_encoder
 from limbeck.progress import Reporter
 from limbeck.report import Measured
 from limbeck.tasks import weighted
-from limbeck.tasks.heads import has_sentence_head, load_sentence_head
+from limbeck.tasks.assignment import Assignment, Judged
+from limbeck.tasks.heads import has_sentence_head, load_answer_head, load_sentence_head
 from limbeck.tasks.labels import permutation
 from limbeck.tasks.metrics import chance, correct
-from limbeck.tasks.predict import decisive_outputs
+from limbeck.tasks.predict import decisive_outputs, predict
 from limbeck.tasks.probes import Probed, probe, similarity_probe
-from limbeck.tasks.reading import length_of, read_sentences
+from limbeck.tasks.reading import (
+    asks_questions,
+    length_of,
+    question_assignment,
+    read_questions_to_evaluate,
+    read_sentences,
+)
 from limbeck.tasks.recipe import FineTuning
 from limbeck.tasks.sentences import SentenceAssignment, judge
 from limbeck.tasks.task import TaskData
@@ -27,8 +34,8 @@ BATCH = 32
 def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] | None, reporter: Reporter) -> Measured:
     """What a model makes of a task without further training.
 
-    A model with a head for sentences is asked as it is; its outputs are matched with the task's labels by their names. Of an
-    encoder the embeddings are probed: by cosines where pairs are to be rated, and by a linear model on top of them.
+    A model with a head for sentences or questions is asked as it is; its outputs are matched with the task's labels by their
+    names. Of an encoder the embeddings are probed: by cosines where pairs are to be rated, and by a linear model on top of them.
 
     Args:
         name: the row's.
@@ -39,6 +46,8 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] |
     Raises:
         UserError: the task's data cannot be read, or the model's outputs cannot be matched with its labels.
     """
+    if asks_questions(recipe):
+        return _answered(name, recipe)
     data = read_sentences(recipe)
     encoder = load_encoder(recipe.model)
     if has_sentence_head(encoder):
@@ -48,6 +57,31 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] |
         return _measured(name, f"{data.task.name} zero-shot", data, similarity_probe(encoder, data, split=data.task.dev))
     probed = probe(encoder, data, split=data.task.dev, limit=recipe.examples, seed=recipe.seed)
     return _measured(name, f"{data.task.name} probe", data, probed)
+
+
+def _answered(name: str, recipe: FineTuning) -> Measured:
+    """What a model that was fine-tuned on questions answers."""
+    model = load_answer_head(recipe.model)
+    assignment = question_assignment(read_questions_to_evaluate(recipe), recipe, model.tokenizer)
+    accelerator = make_accelerator("float32")
+    judged = predict(assignment, assignment.selecting, model.model.to(accelerator.device), accelerator, BATCH)
+    return _as_it_is(name, assignment, judged)
+
+
+def _as_it_is(name: str, assignment: Assignment, judged: Judged) -> Measured:
+    compared = assignment.compared(assignment.selecting, judged.predictions)
+    assert compared is not None
+    return Measured(
+        model=name,
+        task=assignment.name,
+        metric=compared.metric,
+        scores=(judged.scores,),
+        seeds=(0,),
+        predictions=compared.predictions[None],
+        labels=compared.labels,
+        weighted=compared.weighted,
+        fixed=True,
+    )
 
 
 def _measured(name: str, task: str, data: TaskData, probed: Probed) -> Measured:
@@ -81,22 +115,10 @@ def _asked(name: str, recipe: FineTuning, data: TaskData, label_map: Mapping[str
         meanings = label_map if label_map.keys() <= {*map(str, names.values())} else {}
         values = values[:, np.array(permutation(names, task.labels, task.written, meanings))]
     judged = judge(data, split, values)
-    compared = assignment.compared(split, judged.predictions)
     metric = task.metrics[0]
     if (by_chance := chance(task, data.targets(split))[metric]) > judged.scores[metric]:
         reporter.say(
             f"warning: {name} scores {100 * judged.scores[metric]:.1f} on {task.name}, less than the {100 * by_chance:.1f} of a "
             "constant answer; do its labels mean what their names say?"
         )
-    assert compared is not None
-    return Measured(
-        model=name,
-        task=task.name,
-        metric=compared.metric,
-        scores=(judged.scores,),
-        seeds=(0,),
-        predictions=compared.predictions[None],
-        labels=compared.labels,
-        weighted=compared.weighted,
-        fixed=True,
-    )
+    return _as_it_is(name, assignment, judged)

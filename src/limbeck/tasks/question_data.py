@@ -118,6 +118,17 @@ def read_questions(
     return QuestionData(QUESTIONS[task], known, splits, next(iter(splits)), tuple(notes))
 
 
+def read_evaluated(task: str, path: Path, languages: Sequence[str] = ()) -> QuestionData:
+    """Read what a model is evaluated on that is not trained any more: a file, or the files of a folder that are not to train on.
+
+    Raises:
+        UserError: a file cannot be read, or there is none.
+    """
+    files = _Files(None if task == "squad" else task)
+    splits = _splits(files.read(_evaluated(task, (), path, languages)))
+    return QuestionData(QUESTIONS[task], (), splits, next(iter(splits)), tuple(files.remarks))
+
+
 def of_data_set(task: str, name: str, files: Mapping[str, QuestionFile]) -> QuestionData:
     """The splits "train" and "dev" of a data set in SQuAD's form.
 

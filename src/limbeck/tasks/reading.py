@@ -16,7 +16,7 @@ from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.hub import is_data_set, read_hub, read_hub_questions
 from limbeck.tasks.own import read_own
-from limbeck.tasks.question_data import QuestionData, of_data_set, read_questions
+from limbeck.tasks.question_data import QuestionData, of_data_set, read_evaluated, read_questions
 from limbeck.tasks.questions import QuestionAssignment
 from limbeck.tasks.recipe import FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
@@ -35,16 +35,8 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     Raises:
         UserError: there is no such task, or its data cannot be read.
     """
-    if recipe.task is not None and (task := squeezed(recipe.task)) in QUESTIONS:
-        return QuestionAssignment(
-            read_question_files(recipe, task),
-            tokenizer,
-            max_length=WINDOW_LENGTH if recipe.max_length == "auto" else recipe.max_length,
-            overlap=recipe.overlap,
-            splits=recipe.splits,
-            limit=recipe.examples,
-            seed=recipe.seed,
-        )
+    if asks_questions(recipe):
+        return question_assignment(read_question_files(recipe), recipe, tokenizer)
     return SentenceAssignment(
         read_sentences(recipe),
         tokenizer,
@@ -67,8 +59,33 @@ def length_of(recipe: FineTuning) -> int:
     return SENTENCE_LENGTH if recipe.max_length == "auto" else recipe.max_length
 
 
-def read_question_files(recipe: FineTuning, task: str) -> QuestionData:
+def asks_questions(recipe: FineTuning) -> bool:
+    """Whether the task's examples are questions on passages."""
+    return recipe.task is not None and squeezed(recipe.task) in QUESTIONS
+
+
+def question_assignment(data: QuestionData, recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> QuestionAssignment:
+    """Questions made ready as the recipe wants them."""
+    return QuestionAssignment(
+        data,
+        tokenizer,
+        max_length=WINDOW_LENGTH if recipe.max_length == "auto" else recipe.max_length,
+        overlap=recipe.overlap,
+        splits=recipe.splits,
+        limit=recipe.examples,
+        seed=recipe.seed,
+    )
+
+
+def read_questions_to_evaluate(recipe: FineTuning) -> QuestionData:
+    """The questions of a task for a model that is not trained any more: those of dev, or where that says nothing, of data."""
+    place = recipe.data[0] if recipe.dev is None or dev_share(recipe.dev) is not None else recipe.dev
+    return read_evaluated(squeezed(recipe.task or ""), Path(place).expanduser(), recipe.languages)
+
+
+def read_question_files(recipe: FineTuning) -> QuestionData:
     """The questions of a task, those to evaluate on as the recipe wants them."""
+    task = squeezed(recipe.task or "")
     if any(path.startswith(HUB) or (Path(path).is_dir() and data_set_sources(path)) for path in recipe.data):
         if len(recipe.data) > 1 or recipe.dev is not None:
             raise UserError(f"A data set brings its own splits; give {recipe.data[0]} alone as data, and no dev.")

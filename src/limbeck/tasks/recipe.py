@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from limbeck._settings import Number, WholeNumber, no_duplicates, settings
-from limbeck.recipe import Paths, PositiveInt, Text, Tracker, listed_text, share_of
+from limbeck.recipe import Holdout, Paths, PositiveInt, Text, Tracker, listed_text
 
 
 @settings
@@ -32,7 +32,7 @@ class FineTuning:
     """your own task: what stands between several labels in one cell"""
     header: bool = True
     """your own task: whether a CSV or TSV file names its columns in its first line"""
-    dev: Annotated[str, BeforeValidator(share_of)] | None = None
+    dev: Holdout | None = None
     """what to evaluate on instead of the task's own dev split: a file, or a share of the examples such as 0.1, which is kept
     out of training by text, pair or article"""
     languages: Annotated[list[str], BeforeValidator(listed_text), AfterValidator(no_duplicates)] = Field(default_factory=list)
