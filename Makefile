@@ -20,7 +20,7 @@ lint: $(VENV)/.test  ## check style and types only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-study: $(VENV)/.quickstart  ## make the results in benchmarks/results again (half an hour; LIMBECK_DATA names the data)
+study: $(VENV)/.quickstart  ## make some of the results in benchmarks/results again (half an hour; LIMBECK_DATA names the data)
 	$(BIN)/python benchmarks/loss_memory.py --output benchmarks/results/loss-memory.json
 	$(BIN)/python benchmarks/quickstart_settings.py $(LIMBECK_DATA)/glue/STS-B --output benchmarks/results/quickstart-settings
 
