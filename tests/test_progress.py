@@ -48,7 +48,7 @@ def run(reporter, steps=40, done=0):
             reporter.stepped(step)
             if step % 10 == 0:
                 reporter.logged(record(step))
-        reporter.evaluated(steps, "loss on held-out text", 0.25)
+        reporter.evaluated(steps, "held-out loss", 0.25)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -57,7 +57,7 @@ def test_a_terminal_gets_one_bar_that_fits(terminal, capsys, width):
     run(Reporter(), steps=400_000, done=399_960)
     shown = capsys.readouterr().err
     assert "step 400000/400000  loss 0.5000  1,234 tokens/s  0 s left" in shown
-    assert "loss on held-out text 0.2500\n" in shown
+    assert "held-out loss 0.2500\n" in shown
     assert ("━" in shown) == (width >= 80)
     assert shown.count("400000/400000  loss") == shown.count("\n") - 1  # the bar's last state and the evaluation
 

@@ -21,7 +21,7 @@ class HeldOut(Evaluation):
     prefix: str = "holdout"
     metric: str = "loss"
     direction: Direction = "lowest"
-    said: str = "loss on held-out text"
+    said: str = "held-out loss"
 
     def __len__(self) -> int:
         return len(self.source)
