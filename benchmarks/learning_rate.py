@@ -35,7 +35,7 @@ TASKS = ("sst2", "stsb")
 EVALUATED = 5000
 """Examples of a half that is evaluated on, at most."""
 FOLDS = (1, 2)
-RATES = (3e-5, 5e-5, 1e-4, 2e-4)
+RATES = (5e-5, 1e-4, 2e-4, 4e-4)
 
 Cell = tuple[str, str, int]
 """Shape, task, fold."""
