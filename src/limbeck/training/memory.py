@@ -283,7 +283,7 @@ class _Watch(TorchDispatchMode):
         self._live -= size
 
     def _next_phase(self, parameter: Tensor) -> None:
-        self.held.append(self.held[-1] + (0 if parameter.grad is None else parameter.grad.nbytes))
+        self.held.append(self.held[-1] + sum(tensor.nbytes for tensor in _tensors(parameter.grad)))
         self.peaks.append(self._live)
 
 
