@@ -18,7 +18,7 @@ def faster_precision(stage: Stage, sequences: int = PROBE_SEQUENCES) -> Literal[
     """Return "bf16" where a short forward and backward pass of the student is faster with it, else "float32".
 
     Args:
-        stage: weights, gradients and random state are as before afterwards.
+        stage: weights, gradients, mode and random state are as before afterwards.
         sequences: how many are tried.
     """
     seconds = {bf16: _seconds(stage, sequences, bf16=bf16) for bf16 in (False, True)}
