@@ -33,6 +33,7 @@ from limbeck.training.memory import (
 )
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
+from limbeck.training.table import TableGradient
 
 TINY = {"student": "2x32", "init": "layers", "steps": 6, "batch_size": 8, "max_length": 16, "precision": "float32"}
 
@@ -81,9 +82,13 @@ def test_a_steps_memory_follows_from_one_and_two_sequences(recipe, length, preci
     forecast = measure_memory(stage, length, precision).step(12, accumulates=accumulates)
     trained = [parameter for parameter in stage.module.parameters() if parameter.requires_grad]
     batch = full_batch(stage, 12, length)
-    with undisturbed(stage.module), _Watch(trained) as watch:
-        for _ in range(1 + accumulates):
-            forward_and_backward(stage, batch, precision)
+    with undisturbed(stage.module) as table:
+        forward_and_backward(stage, batch, precision)  # the step before
+        table.clear()
+        stage.module.zero_grad()
+        with _Watch(trained) as watch:
+            for _ in range(1 + accumulates):
+                forward_and_backward(stage, batch, precision)
     # The relation kernel's blocks stop growing once they are full, which is seen at this size only.
     assert max(watch.peaks) <= forecast <= 1.1 * max(watch.peaks)
 
@@ -102,10 +107,66 @@ def test_all_memory_that_is_made_is_seen_and_all_that_is_freed():
     assert watch._live == weight.grad.numel() * 4
 
 
+def test_of_a_sparse_gradient_the_indices_and_values_are_seen():
+    table = torch.nn.Embedding(1000, 10, padding_idx=0, sparse=True)
+    with _Watch([table.weight]) as watch:
+        table(torch.tensor([[5, 5, 9], [7, 0, 0]])).sum().backward()
+        assert table.weight.grad.is_sparse
+        assert watch._live == 4 * (8 + 4 * 10)
+        assert watch.held == [0, watch._live]
+        table.weight.grad = None
+        assert watch._live == 0
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_what_a_step_makes_anew_and_what_is_kept_are_all_gradients(recipe, micro_batches, monkeypatch):
+    stage = ready(recipe(student="2x64/4", init="random"))[0].stage
+    word_table, memory = stage.module.student.get_input_embeddings().weight, measure_memory(stage, 16, "float32")
+    assert memory.table == word_table.nbytes
+    batch = full_batch(stage, 4, 16)
+    with undisturbed(stage.module) as table:
+        for _ in range(micro_batches):
+            forward_and_backward(stage, batch, "float32")
+        assert table.kept_bytes == memory.table
+        made = sum(parameter.grad.nbytes for parameter in stage.module.parameters() if parameter.grad is not None)
+        assert memory.gradients == made
+        table.fill()
+        assert word_table.grad.layout == torch.strided
+    monkeypatch.setattr(memory_module.TableGradient, "of", left_to_autograd)
+    usual = measure_memory(stage, 16, "float32")
+    assert (usual.table, usual.gradients) == (0, memory.gradients + memory.table)
+
+
+def left_to_autograd(model, process):
+    return TableGradient(model.get_input_embeddings(), in_place=False)
+
+
+def test_the_optimiser_is_timed_with_the_loops_gradients(recipe, monkeypatch):
+    timed = []
+
+    def optimizer_seconds(module):
+        timed.extend((name, parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None)
+        return 0.0
+
+    monkeypatch.setattr("limbeck.training.forecast._optimizer_seconds", optimizer_seconds)
+    parts, unreached = ready(recipe(dropout=0.0, student="2x64/4", init="random"))
+    make_forecast(parts, Plan.of(parts.recipe, parts.recipe), unreached, MEMORY, Progress())
+    module = parts.stage.module
+    assert [name for name, _ in timed] == [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    assert all(gradient.layout == torch.strided and gradient.any() for _, gradient in timed)
+
+
+def test_a_sparse_gradient_is_one_for_which_a_table_is_trained(recipe):
+    parts = assemble(recipe(), None, Reporter(quiet=True))
+    parts.student.model.get_input_embeddings().sparse = True
+    assert freeze_unreachable(parts.stage) == ready(recipe())[1]
+
+
 MEMORY = Memory(
     resident=1000,
-    highest=1500,
+    highest=1550,
     gradients=100,
+    table=30,
     moments=200,
     exchange=0,
     holes=0.5,
@@ -117,8 +178,8 @@ MEMORY = Memory(
 def test_the_peak_is_that_of_the_highest_stretch():
     assert [MEMORY.step(b, accumulates=False) for b in (1, 2, 4)] == [120, 130, 210]
     assert [MEMORY.step(b, accumulates=True) for b in (1, 4)] == [100 + 60, 100 + 210]
-    assert MEMORY.peak(1, accumulates=False) == 1500  # loading took more
-    assert MEMORY.peak(20, accumulates=False) == 1000 + 1.5 * (200 + 1010)
+    assert MEMORY.peak(1, accumulates=False) == 1550  # loading took more
+    assert MEMORY.peak(20, accumulates=False) == 1000 + 1.5 * (200 + 30 + 1010)
 
 
 @pytest.mark.parametrize("there", [600, 1000, 2000])
@@ -143,7 +204,7 @@ def test_a_run_that_memory_does_not_hold_writes_nothing_and_one_that_follows_the
     need = measure_memory(parts.stage, 64, "float32")
     # Loading and libraries stay what they are here, so that only the step counts.
     monkeypatch.setattr(memory_module, "_highest", lambda device: 0)
-    room = need.moments + need.step(512, accumulates=False) // 2
+    room = need.moments + need.table + need.step(512, accumulates=False) // 2
     monkeypatch.setattr(memory_module, "available_memory", lambda device: room)
     for call in (limbeck.run_recipe, limbeck.forecast):
         with pytest.raises(limbeck.UserError, match=r"needs .* of memory, and there are .*--micro-batch-size") as caught:
@@ -174,6 +235,7 @@ def test_a_process_takes_the_memory_that_was_foretold(minilm, tmp_path):
     peak = int(run.stdout.splitlines()[1])
     assert forecast["peak"] == pytest.approx(peak, rel=0.2)
     assert peak - forecast["resident"] > 250e6  # so that more was foretold than what was there
+    assert forecast["table"] == 4 * 384 * 30522
 
 
 # ---------------------------------------------------------------- limits of control groups
@@ -275,6 +337,8 @@ def test_trying_out_leaves_no_trace(recipe):
     assert all(parameter.grad is None for parameter in module.parameters())
     assert not module.training
     assert not any(parameter._backward_hooks for parameter in module.parameters())
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in module.parameters())
+    assert not module.student.get_input_embeddings().sparse
 
 
 @pytest.mark.parametrize(("steps", "done", "evaluations", "saves"), [(7, 0, 3, 2), (6, 0, 2, 2), (7, 5, 2, 1), (6, 6, 0, 0)])

@@ -88,6 +88,7 @@ class Bytes:
 
     resident: int
     moments: int
+    table: int
     step: int
     holes: int
     peak: int
@@ -181,6 +182,7 @@ def make_forecast(parts: DistillationParts, plan: Plan, unreached: list[str], me
         memory=Bytes(
             resident=memory.resident,
             moments=memory.moments,
+            table=memory.table,
             step=memory.step(micro_batch, accumulates=accumulates),
             holes=memory.lost(micro_batch, accumulates=accumulates),
             peak=memory.peak(micro_batch, accumulates=accumulates),
@@ -202,13 +204,15 @@ def _seconds(stage: Stage, plan: Plan, share: int, done: int, steps: int, checkp
     """Time of a step, an evaluation and a checkpoint, and of all of them in the steps that are still to come."""
     batch = _tried_batch(stage, min(plan.micro_batch_size, share), plan.precision)
     sequences = len(batch["input_ids"])
-    with undisturbed(stage.module):
+    with undisturbed(stage.module) as table:
 
         def train() -> None:
+            table.clear()
             stage.module.zero_grad(set_to_none=True)
             forward_and_backward(stage, batch, plan.precision)
 
         micro_batch = _median_seconds(train)
+        table.fill()
         step = micro_batch * share / sequences + _optimizer_seconds(stage.module)
     evaluation = 0.0
     if stage.evaluation is not None:
@@ -299,6 +303,7 @@ def show_forecast(told: Forecast) -> None:
     table.add_column(overflow="fold")
     beyond = ", ".join(told.out_of_reach.modules) or "none"
     kept = f"{disk.checkpoints} checkpoints of {size(disk.checkpoint)} at most, " if disk.checkpoints else ""
+    table_gradient = f"{size(memory.table)} for the token table's gradient, " if memory.table else ""
     parts = [f"{duration(seconds.step)} a step"]
     parts += [f"{duration(seconds.evaluation)} an evaluation"] if seconds.evaluation else []
     parts += [f"{duration(seconds.checkpoint)} a checkpoint"] if seconds.checkpoint else []
@@ -318,7 +323,7 @@ def show_forecast(told: Forecast) -> None:
         (
             "memory",
             f"{size(memory.peak)} at the highest, {size(memory.available)} are there: {size(memory.resident)} before training, "
-            f"{size(memory.moments)} for AdamW's moments, {size(memory.step)} for a step, "
+            f"{size(memory.moments)} for AdamW's moments, {table_gradient}{size(memory.step)} for a step, "
             f"{size(memory.holes)} lost in between",
         ),
         ("time", f"{duration(seconds.training)}: {', '.join(parts)}"),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -87,9 +87,7 @@ class Loop:
             parameter_groups(stage.module, plan.weight_decay), lr=plan.learning_rate, eps=EPSILON, fused=True
         )
         self.module, self.optimizer = self.accelerator.prepare(stage.module, optimizer)
-        # Several processes exchange dense gradients, and a GPU makes them in no time.
-        alone = self.accelerator.num_processes == 1 and self.accelerator.device.type == "cpu"
-        self.table = TableGradient(cast("nn.Embedding", self.student.get_input_embeddings()), in_place=alone)
+        self.table = TableGradient.of(self.student, this_process())
         self.progress, self.tally = Progress(), Tally()
         self.best = Best() if stage.evaluation is None else Best(stage.evaluation.direction)
 
@@ -137,6 +135,7 @@ class Loop:
             self.trackers.running(self.progress.step),
             self.reporter.training(steps, self.progress.step),
             stop_request() as stop,
+            self.table,
         ):
             while self.progress.step < steps and not self._out_of_patience():
                 size = plan.step_size(self.progress.examples, processes)

@@ -4,8 +4,9 @@ On a processor the need is the peak of the process's resident memory, on a GPU t
 
     resident  what the process holds before training: libraries, both models, the text
     moments   AdamW's, 8 bytes a trained parameter, from the first step on
-    step      gradients, activations and all that passes, at the step's highest point
-    holes     what the allocator of a processor's memory cannot fill again, as a share of moments and step
+    table     the gradient of the table of tokens, where it is kept from one step to the next
+    step      other gradients, activations and all that passes, at the step's highest point
+    holes     what the allocator of a processor's memory cannot fill again, as a share of moments, table and step
     saving    instead of a step's: the finished student is loaded once more to prove that it loads
 """
 
@@ -34,7 +35,8 @@ from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.errors import UserError
 from limbeck.text import size
 from limbeck.training.loop import this_process
-from limbeck.training.stage import Stage
+from limbeck.training.stage import Stage, Trained
+from limbeck.training.table import TableGradient
 
 HOLES = {"float32": 0.4, "bf16": 0.6}
 """Measured with glibc over some thirty steps, in which they grow: 0.2 to 0.4 in float32; 0.4 to 0.9 in bf16, whose tensors
@@ -73,18 +75,21 @@ class Memory:
     highest: int
     """The peak so far: loading models and text passes through more than stays."""
     gradients: int
+    """All that one step makes anew."""
+    table: int
+    """The gradient that is not made anew."""
     moments: int
     exchange: int
     """Buffers in which several processes exchange gradients."""
     holes: float
-    """Share of moments and step that is lost between them."""
+    """Share of what training needs that is lost in between."""
     saving: int
     """Loading the finished student again."""
     phases: tuple[Phase, ...]
     """What one step goes through."""
 
     def step(self, sequences: int, *, accumulates: bool) -> int:
-        """Most bytes at a time of a step beyond resident memory and moments.
+        """Most bytes at a time of a step beyond resident memory, moments and table.
 
         Args:
             sequences: in a micro-batch.
@@ -96,13 +101,16 @@ class Memory:
 
     def peak(self, sequences: int, *, accumulates: bool) -> int:
         """Most bytes at a time of the whole run."""
-        training = self.moments + self.exchange + self.step(sequences, accumulates=accumulates)
+        training = self._training(sequences, accumulates=accumulates)
         lost = self.lost(sequences, accumulates=accumulates)
         return max(self.highest, self.resident + max(training + lost, self.moments + self.saving))
 
     def lost(self, sequences: int, *, accumulates: bool) -> int:
         """Bytes of the holes between what training needs."""
-        return round(self.holes * (self.moments + self.exchange + self.step(sequences, accumulates=accumulates)))
+        return round(self.holes * self._training(sequences, accumulates=accumulates))
+
+    def _training(self, sequences: int, *, accumulates: bool) -> int:
+        return self.moments + self.table + self.exchange + self.step(sequences, accumulates=accumulates)
 
 
 def measure_memory(stage: Stage, max_length: int, precision: str) -> Memory:
@@ -118,15 +126,21 @@ def measure_memory(stage: Stage, max_length: int, precision: str) -> Memory:
     number = sum(parameter.numel() for parameter in trained)
     device = trained[0].device
     watches = []
-    for sequences in (1, 2):
-        batch = full_batch(stage, sequences, max_length)
-        with undisturbed(stage.module), _Watch(trained) as watch:
-            forward_and_backward(stage, batch, precision)
-        watches.append(watch)
+    with undisturbed(stage.module) as table:
+        forward_and_backward(stage, full_batch(stage, 1, max_length), precision)  # makes what is kept between steps
+        for sequences in (1, 2):
+            batch = full_batch(stage, sequences, max_length)
+            table.clear()
+            stage.module.zero_grad(set_to_none=True)
+            with _Watch(trained) as watch:
+                forward_and_backward(stage, batch, precision)
+            watches.append(watch)
+        kept = table.kept_bytes
     return Memory(
         resident=_resident(device),
         highest=_highest(device),
-        gradients=gradient_bytes(number),
+        gradients=watches[0].held[-1],
+        table=kept,
         moments=moment_bytes(number),
         exchange=gradient_bytes(number) if this_process().num_processes > 1 else 0,
         holes=HOLES[precision] if device.type == "cpu" else 0.0,
@@ -206,13 +220,16 @@ def forward_and_backward(stage: Stage, batch: Batch, precision: str) -> None:
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Try something out in training mode; afterwards mode and random state are as before and gradients are none."""
+def undisturbed(module: Trained) -> Iterator[TableGradient]:
+    """Try something out in training mode; afterwards mode and random state are as before and gradients are none.
+
+    Gives the gradient of the table of tokens, which is kept as the loop keeps it.
+    """
     training = module.training
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), TableGradient.of(module.student, this_process()) as table:
         module.train()
         try:
-            yield
+            yield table
         finally:
             module.train(training)
             module.zero_grad(set_to_none=True)
@@ -266,12 +283,15 @@ class _Watch(TorchDispatchMode):
         self._live -= size
 
     def _next_phase(self, parameter: Tensor) -> None:
-        self.held.append(self.held[-1] + parameter.numel() * parameter.element_size())
+        self.held.append(self.held[-1] + sum(tensor.nbytes for tensor in _tensors(parameter.grad)))
         self.peaks.append(self._live)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    return (value for value in tree_iter(values) if isinstance(value, Tensor))
+    """All that have memory of their own; of a sparse one these are its indices and its values."""
+    for value in tree_iter(values):
+        if isinstance(value, Tensor):
+            yield from (value._indices(), value._values()) if value.is_sparse else (value,)
 
 
 def _resident(device: torch.device) -> int:
