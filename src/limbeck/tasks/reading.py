@@ -35,9 +35,10 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     Raises:
         UserError: there is no such task, or its data cannot be read.
     """
-    if recipe.task is not None and (task := squeezed(recipe.task)) in QUESTIONS:
+    data = read_data(recipe)
+    if isinstance(data, QuestionData):
         return QuestionAssignment(
-            read_question_files(recipe, task),
+            data,
             tokenizer,
             max_length=WINDOW_LENGTH if recipe.max_length == "auto" else recipe.max_length,
             overlap=recipe.overlap,
@@ -46,7 +47,7 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
             seed=recipe.seed,
         )
     return SentenceAssignment(
-        read_sentences(recipe),
+        data,
         tokenizer,
         max_length=length_of(recipe),
         class_weights=recipe.class_weights,
@@ -54,6 +55,12 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
         limit=recipe.examples,
         seed=recipe.seed,
     )
+
+
+def read_data(recipe: FineTuning) -> TaskData | QuestionData:
+    """Read the task's data; errors are those of `assignment_of`."""
+    task = squeezed(recipe.task or "")
+    return read_question_files(recipe, task) if task in QUESTIONS else read_sentences(recipe)
 
 
 def selecting_splits(task: str) -> list[str]:
