@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from limbeck.encoders.students import build_student
 from limbeck.recipe import read_recipe
 from limbeck.report import Model
 from limbeck.studies import tuning
-from limbeck.studies.evaluate import list_entrants
+from limbeck.studies.evaluate import list_entrants, write_twin
 from limbeck.tasks.finetune import run_finetuning
 from runs import content, equal
 
@@ -74,8 +75,9 @@ def test_of_a_run_the_teacher_and_the_twin_are_rows_beside_the_student(student, 
     assert rows["other"].role == "comparator"
     assert len(rows) == 4
     built = build_student(load_encoder(teacher), StudentShape(2, 32), "layers", 0)
-    (twin,) = (entrant.source for entrant in entrants if entrant.model.role == "twin")
-    assert equal(load_file(f"{twin}/model.safetensors"), built.model.state_dict())
+    (twin,) = (entrant for entrant in entrants if entrant.model.role == "twin")
+    write_twin(twin.distilled_by, Path(twin.source))
+    assert equal(load_file(f"{twin.source}/model.safetensors"), built.model.state_dict())
 
 
 def test_two_models_of_one_name_are_refused(student, teacher, save_bert, tmp_path, refused):

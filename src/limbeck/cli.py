@@ -243,10 +243,9 @@ def _add_protocol(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("give 1 or more")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"give a whole number, 1 or more, not {text!r}")
+    return int(text)
 
 
 def _label_map(text: str) -> dict[str, str]:

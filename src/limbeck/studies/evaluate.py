@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from limbeck._settings import flag, no_duplicates
 from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import load_encoder
 from limbeck.encoders.students import build_student
@@ -18,11 +19,17 @@ from limbeck.errors import UserError
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.report import Measured, Model, Results, plain, show, write_results
-from limbeck.studies.frozen import measure_frozen
+from limbeck.studies.frozen import measure_frozen, measure_zero_shot
 from limbeck.studies.tuning import Tuning, carry_out, file_name
 from limbeck.tasks.finetune import read_predictions
-from limbeck.tasks.reading import assignment_of, selecting_splits
+from limbeck.tasks.folders import squeezed
+from limbeck.tasks.heads import has_sentence_head, output_names
+from limbeck.tasks.protocols import settings
+from limbeck.tasks.reading import assignment_of, read_data, selecting_splits
 from limbeck.tasks.recipe import FineTuning
+from limbeck.tasks.squad import QUESTIONS
+from limbeck.tasks.task import TaskData
+from limbeck.text import listed
 from limbeck.training.export import export_student
 from limbeck.training.folder import RECIPE, RunFolder
 from limbeck.training.run import Resume
@@ -31,6 +38,8 @@ from limbeck.training.summary import public_name
 RUNS, TWINS = "runs", "twins"
 PARTS = ("results.json", "results.md", "results.png", RUNS, TWINS)
 """Everything an evaluation writes."""
+LONGEST_NAME = 200
+"""Bytes that a file's name may have, with room for what is added while it is written."""
 CARD = "The student as it was before its distillation.\n"
 
 
@@ -41,18 +50,22 @@ class Entrant:
     model: Model
     """Its row."""
     source: str
-    """What it is loaded from."""
+    """What it is loaded from; a twin once it was written there."""
+    outputs: tuple[str, ...] = ()
+    """The names of its head's outputs, if it has one for sentences."""
+    distilled_by: Recipe | None = None
+    """A twin's: the recipe that its run began with."""
 
 
 def evaluate(
-    models: Sequence[str],
+    models: str | Path | Sequence[str | Path],
     *,
-    tasks: Sequence[str],
-    data: Sequence[str],
+    tasks: str | Sequence[str],
+    data: str | Path | Sequence[str | Path],
     output: str | Path,
-    dev: str | None = None,
+    dev: str | float | None = None,
     finetune: bool = False,
-    protocol: str = "small",
+    protocol: str | Path = "small",
     seeds: int = 1,
     test: bool = False,
     jobs: int = 1,
@@ -91,28 +104,38 @@ def evaluate(
         UserError: a model or a task's data cannot be read, or the directory is not free.
     """
     reporter, folder = Reporter(quiet=quiet), Path(output)
-    names = [part for each in tasks for part in each.split(",") if part]
-    given = {"data": list(data), "dev": dev}
+    models, tasks, data = ([str(each) for each in _several(values)] for values in (models, tasks, data))
+    names = _task_names(tasks)
+    _check_settings(models, finetune=finetune, label_map=label_map, seeds=seeds, jobs=jobs, test=test, keep_models=keep_models)
+    given = {"data": data, "dev": dev}
 
     def recipe_of(model: str, task: str) -> FineTuning:
         splits = [] if test else selecting_splits(task)
         return validate(FineTuning, {"model": model, "task": task, "splits": splits, **given})
 
-    for task in names:
-        recipe_of(models[0], task)
     _check_free(folder, resume=resume, overwrite=overwrite)
+    RunFolder(folder).check_holds_none([*(_named(model)[1] for model in models), *data])
+    for task in names:
+        _check_task(recipe_of(models[0], task), protocol, finetune=finetune)
+    entrants = list_entrants(models, folder / TWINS)
+    if label_map:
+        _check_label_map(label_map, entrants)
     with RunFolder(folder).locked():
-        entrants = list_entrants(models, folder / TWINS)
+        if overwrite:
+            _clear(folder)
+        for entrant in entrants:
+            if entrant.distilled_by is not None:
+                write_twin(entrant.distilled_by, Path(entrant.source))
         cells = [(entrant.model.name, recipe_of(entrant.source, task)) for task in names for entrant in entrants]
-        measured = [
-            measure_frozen(name, recipe, label_map, reporter) for name, recipe in cells if not finetune or recipe.task == "stsb"
-        ]
         if finetune:
+            measured = [measure_zero_shot(name, recipe) for name, recipe in cells if recipe.task == "stsb"]
             tunings = [Tuning.of(name, recipe, protocol, folder / RUNS, seeds) for name, recipe in cells]
             carry_out(tunings, jobs, reporter, keep_models=keep_models)
             measured += [_measured(tuning) for tuning in tunings]
-        settings = {"protocol": protocol if finetune else None, **given}
-        results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), settings)
+        else:
+            measured = [measure_frozen(name, recipe, label_map or {}, reporter) for name, recipe in cells]
+        said = {"protocol": str(protocol) if finetune else None, **given}
+        results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), said)
         write_results(results, folder, reporter.say)
     if not quiet:
         show(results, Console(highlight=False))
@@ -124,28 +147,114 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
 
     Args:
         models: each a model or NAME=MODEL.
-        twins: where students as they were before distillation are written.
+        twins: where `write_twin` is to write students as they were before distillation.
 
     Raises:
-        UserError: a model cannot be loaded, or two have the same name.
+        UserError: a model cannot be loaded, or two rows would have the same name.
     """
     named = [_named(text) for text in models]
-    if repeated := sorted({name for name, _ in named if [other for other, _ in named].count(name) > 1}):
-        raise UserError(f"Two models are called {', '.join(repeated)}; tell them apart as NAME=MODEL.")
     distilled = {name: recipe for name, source in named if (recipe := _distillation(source)) is not None}
     teachers = {_place(recipe.teacher): public_name(recipe.teacher) for recipe in distilled.values()}
     teachers |= {_place(source): name for name, source in named if _place(source) in teachers}
+    rows = [
+        *teachers.values(),
+        *(name for name, source in named if name in distilled or _place(source) not in teachers),
+        *map(_twin_name, distilled),
+    ]
+    _check_names(rows)
     entrants = [_entrant(name, "teacher", place) for place, name in teachers.items()]
     for name, source in named:
         if name in distilled:
             recipe = distilled[name]
-            twin = f"{name} (twin)"
-            place = _twin(recipe, twins / file_name(name))
-            entrants.append(_entrant(twin, "twin", str(place), twin_of=name))
-            entrants.append(_entrant(name, "distilled", source, taught_by=teachers[_place(recipe.teacher)]))
+            student = _entrant(name, "distilled", source, taught_by=teachers[_place(recipe.teacher)])
+            row = replace(student.model, name=_twin_name(name), role="twin", twin_of=name, taught_by=None)
+            entrants += [Entrant(row, str(twins / file_name(name)), distilled_by=recipe), student]
         elif _place(source) not in teachers:
             entrants.append(_entrant(name, "comparator", source))
     return entrants
+
+
+def write_twin(recipe: Recipe, folder: Path) -> None:
+    """Write the student of a run as it was before distillation; what an earlier evaluation wrote there is replaced."""
+    teacher = load_encoder(recipe.teacher)
+    heads = recipe.objective.equal_heads
+    twin = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=heads)
+    export_student(folder, twin.model, twin.tokenizer, CARD)
+
+
+def _several(given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [given] if isinstance(given, str | Path) else given
+
+
+def _task_names(tasks: Sequence[str]) -> list[str]:
+    """The tasks, each in its one spelling."""
+    names = [squeezed(part) or part for each in tasks for part in each.split(",") if part.strip()]
+    if not names:
+        raise UserError("No task was named; give tasks such as cola,sst2,mrpc,rte,stsb.")
+    try:
+        return no_duplicates(names)
+    except ValueError as error:
+        raise UserError(f"tasks: {error}.") from None
+
+
+def _check_settings(
+    models: Sequence[str],
+    *,
+    finetune: bool,
+    label_map: Mapping[str, str] | None,
+    seeds: int,
+    jobs: int,
+    test: bool,
+    keep_models: bool,
+) -> None:
+    """Refuse settings that make no sense, or none together."""
+    if not models:
+        raise UserError("No model was named; give runs, folders or hub names.")
+    for name, number in (("seeds", seeds), ("jobs", jobs)):
+        if type(number) is not int or number < 1:
+            raise UserError(f"{name} is how many, a whole number from 1 on, not {number!r}.")
+    only_tuned = {"seeds": seeds > 1, "test": test, "keep_models": keep_models}
+    if not finetune and (idle := [name for name, is_given in only_tuned.items() if is_given]):
+        raise UserError(f"{', '.join(map(flag, idle))}: only fine-tuning has that; add --finetune, or leave it out.")
+    if finetune and label_map:
+        raise UserError("A label map is for models that are asked as they are, not for --finetune; leave one of the two out.")
+
+
+def _check_task(recipe: FineTuning, protocol: str | Path, *, finetune: bool) -> None:
+    """Read a task's data and see that models can be compared on it, before anything is computed or removed."""
+    if finetune:
+        settings(protocol, recipe.task, width=1)
+    elif recipe.task in QUESTIONS:
+        raise UserError(f"{recipe.task} needs a head that is trained, as probes have none for questions; add --finetune.")
+    data = read_data(recipe)
+    if isinstance(data, TaskData):
+        data.split("train")
+        data.targets(data.task.dev)
+
+
+def _check_label_map(label_map: Mapping[str, str], entrants: Sequence[Entrant]) -> None:
+    headed = [entrant.outputs for entrant in entrants if entrant.outputs]
+    if not any(label_map.keys() <= {*outputs} for outputs in headed):
+        there = "; ".join(listed(outputs) for outputs in headed) or "none, as no model has a head"
+        raise UserError(f"No model has outputs called {listed([*label_map])}, which the label map names; there are {there}.")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse rows of one name, and such as would be kept in one directory.
+
+    Raises:
+        UserError: naming them.
+    """
+    for name in names:
+        alike = [other for other in names if file_name(other).casefold() == file_name(name).casefold()]
+        if len(alike) > 1:
+            raise UserError(f"Two models are called {' and '.join(dict.fromkeys(alike))}; tell them apart as NAME=MODEL.")
+        if len(file_name(name).encode()) > LONGEST_NAME:
+            raise UserError(f"The name {name[:40]}... is too long for a directory; give a shorter one as NAME=MODEL.")
+
+
+def _twin_name(name: str) -> str:
+    return f"{name} (twin)"
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -171,17 +280,8 @@ def _entrant(name: str, role: Any, source: str, **relations: str) -> Entrant:
     encoder = load_encoder(source)
     parameters = count_parameters(encoder.model)
     size = parameters.embedding + parameters.transformer
-    return Entrant(Model(name, role, f"{encoder.shape.layers}x{encoder.shape.width}", size, **relations), source)
-
-
-def _twin(recipe: Recipe, folder: Path) -> Path:
-    """The student of a run as it was before distillation, written to a folder."""
-    if not folder.is_dir():
-        teacher = load_encoder(recipe.teacher)
-        heads = recipe.objective.equal_heads
-        twin = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=heads)
-        export_student(folder, twin.model, twin.tokenizer, CARD)
-    return folder
+    outputs = tuple(output_names(encoder)) if has_sentence_head(encoder) else ()
+    return Entrant(Model(name, role, f"{encoder.shape.layers}x{encoder.shape.width}", size, **relations), source, outputs)
 
 
 def _measured(tuning: Tuning) -> Measured:
@@ -206,11 +306,13 @@ def _measured(tuning: Tuning) -> Measured:
 
 
 def _check_free(folder: Path, *, resume: str, overwrite: bool) -> None:
-    """Refuse a directory whose content is not to be touched; of one to overwrite, what an evaluation wrote is removed.
+    """Refuse a directory whose content is not to be touched.
 
     Raises:
         UserError: it holds anything and is neither to be resumed nor overwritten, or something else than results.
     """
+    if resume not in ("never", "auto"):
+        raise UserError(f"resume must be never or auto, not {resume!r}.")
     RunFolder(folder).check_usable()
     found = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(".")) if folder.is_dir() else []
     if resume == "auto" and overwrite:
@@ -219,6 +321,10 @@ def _check_free(folder: Path, *, resume: str, overwrite: bool) -> None:
         raise UserError(f"{folder} is not empty; name another directory, or add --resume auto or --overwrite.")
     if strange := [name for name in found if name not in PARTS]:
         raise UserError(f"{folder} holds {', '.join(strange[:3])}, which no evaluation writes; name another directory.")
-    if overwrite:
-        for name in found:
-            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an evaluation wrote."""
+    for part in PARTS:
+        place = folder / part
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)

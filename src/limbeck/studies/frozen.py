@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from limbeck.encoders.loading import load_encoder
+from limbeck.encoders.loading import Encoder, load_encoder
+from limbeck.errors import UserError
 from limbeck.progress import Reporter
 from limbeck.report import Measured
 from limbeck.tasks import weighted
 from limbeck.tasks.assignment import Assignment, Judged
-from limbeck.tasks.heads import has_sentence_head, load_answer_head, load_sentence_head
+from limbeck.tasks.heads import has_sentence_head, load_answer_head, load_sentence_head, output_names
 from limbeck.tasks.labels import permutation
 from limbeck.tasks.metrics import chance, correct
 from limbeck.tasks.predict import decisive_outputs, predict
@@ -26,12 +27,13 @@ from limbeck.tasks.reading import (
 from limbeck.tasks.recipe import FineTuning
 from limbeck.tasks.sentences import SentenceAssignment, judge
 from limbeck.tasks.task import TaskData
+from limbeck.text import listed
 from limbeck.training.loop import make_accelerator
 
 BATCH = 32
 
 
-def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] | None, reporter: Reporter) -> Measured:
+def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str], reporter: Reporter) -> Measured:
     """What a model makes of a task without further training.
 
     A model with a head for sentences or questions is asked as it is; its outputs are matched with the task's labels by their
@@ -51,10 +53,10 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str] |
     data = read_sentences(recipe)
     encoder = load_encoder(recipe.model)
     if has_sentence_head(encoder):
-        return _asked(name, recipe, data, label_map or {}, reporter)
+        return _asked(name, recipe, data, label_map, reporter)
     pairs = all(example.second is not None for example in data.split(data.task.dev).examples)
     if data.task.kind == "regression" and pairs:
-        return _measured(name, f"{data.task.name} zero-shot", data, similarity_probe(encoder, data, split=data.task.dev))
+        return _zero_shot(name, data, encoder)
     probed = probe(encoder, data, split=data.task.dev, limit=recipe.examples, seed=recipe.seed)
     return _measured(name, f"{data.task.name} probe", data, probed)
 
@@ -84,6 +86,23 @@ def _as_it_is(name: str, assignment: Assignment, judged: Judged) -> Measured:
     )
 
 
+def measure_zero_shot(name: str, recipe: FineTuning) -> Measured:
+    """What the cosines of a model's embeddings make of pairs to be rated, whatever head it has.
+
+    Args:
+        name: the row's.
+        recipe: model, task and data.
+
+    Raises:
+        UserError: the task's data cannot be read.
+    """
+    return _zero_shot(name, read_sentences(recipe), load_encoder(recipe.model))
+
+
+def _zero_shot(name: str, data: TaskData, encoder: Encoder) -> Measured:
+    return _measured(name, f"{data.task.name} zero-shot", data, similarity_probe(encoder, data, split=data.task.dev))
+
+
 def _measured(name: str, task: str, data: TaskData, probed: Probed) -> Measured:
     metric, predictions, labels = data.task.metrics[0], probed.predictions, probed.labels
     counted = weighted.METRICS.get(metric, weighted.mean_score)
@@ -106,14 +125,19 @@ def _measured(name: str, task: str, data: TaskData, probed: Probed) -> Measured:
 def _asked(name: str, recipe: FineTuning, data: TaskData, label_map: Mapping[str, str], reporter: Reporter) -> Measured:
     """What a fine-tuned model says by itself."""
     model = load_sentence_head(recipe.model)
-    task, split = data.task, data.task.dev
-    assignment = SentenceAssignment(data, model.tokenizer, max_length=length_of(recipe), splits=[split])
+    task, split, outputs = data.task, data.task.dev, output_names(model)
+    if task.kind == "regression" and len(outputs) != 1:
+        raise UserError(
+            f"{recipe.model} has {len(outputs)} outputs ({listed(outputs)}), but {task.name} asks for one number; fine-tune it "
+            "on that task first, or leave one of the two out."
+        )
+    length = min(length_of(recipe), model.shape.positions)
+    assignment = SentenceAssignment(data, model.tokenizer, max_length=length, splits=[split])
     accelerator = make_accelerator("float32")
     values = np.stack(decisive_outputs(assignment, split, model.model.to(accelerator.device), accelerator, BATCH))
     if task.labels:
-        names = model.model.config.id2label or {}
-        meanings = label_map if label_map.keys() <= {*map(str, names.values())} else {}
-        values = values[:, np.array(permutation(names, task.labels, task.written, meanings))]
+        meanings = label_map if label_map.keys() <= {*outputs} else {}
+        values = values[:, np.array(permutation(outputs, task.labels, task.written, meanings))]
     judged = judge(data, split, values)
     metric = task.metrics[0]
     if (by_chance := chance(task, data.targets(split))[metric]) > judged.scores[metric]:

@@ -123,6 +123,8 @@ def finetune_grid(
         (recipe,) = grid[0].runs.values()
         return run_finetuning(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
     folder = RunFolder(output)
+    (first, *_) = grid[0].runs.values()
+    folder.check_holds_none([first.model, *first.data])
     _check_free(folder, grid, anew=resume != "auto" and not overwrite)
     this_process().wait_for_everyone()  # before the first process writes what others have just looked for
     reporter = Reporter(quiet=quiet or not this_process().is_main_process)

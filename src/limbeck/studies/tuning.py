@@ -5,15 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from limbeck.encoders.loading import load_encoder
-from limbeck.errors import UserError
+from limbeck.errors import CheckFailed, UserError
 from limbeck.progress import Reporter
 from limbeck.studies.grid import finetune_grid
 from limbeck.tasks.finetune import run_finetuning
@@ -47,16 +51,17 @@ class Tuning:
         place = folder / file_name(name) / str(recipe.task)
         choices = settings(protocol, recipe.task, load_encoder(recipe.model).shape.width)
         if len(choices) > 1:
-            grid = finetune_grid(
-                recipe.model,
-                protocol,
-                task=recipe.task,
-                data=recipe.data,
-                dev=recipe.dev,
-                output=place / "grid",
-                resume="auto",
-                quiet=True,
-            )
+            with _naming(f"{name} on {recipe.task}"):
+                grid = finetune_grid(
+                    recipe.model,
+                    protocol,
+                    task=recipe.task,
+                    data=recipe.data,
+                    dev=recipe.dev,
+                    output=place / "grid",
+                    resume="auto",
+                    quiet=True,
+                )
             choices = [grid.summary["best"]["settings"]]
         return cls(name, replace(recipe, **choices[0]), tuple(place / f"seed-{seed}" for seed in range(seeds)))
 
@@ -70,27 +75,75 @@ def carry_out(tunings: Sequence[Tuning], jobs: int, reporter: Reporter, *, keep_
 
     Args:
         tunings: what is to be done.
-        jobs: processes at a time; they share the processor's cores.
+        jobs: processes at a time; they share the processor's cores, and none outlives this one.
         reporter: hears of each run.
         keep_models: otherwise weights are removed once they were scored.
+
+    Raises:
+        UserError: a run cannot begin; naming it. What is finished stays.
+        CheckFailed: a run failed, or its process was killed; naming it. What is finished stays.
     """
     work = list(_in_order(tunings))
     if jobs == 1:
         for number, (said, recipe, place) in enumerate(work, start=1):
             reporter.say(f"fine-tuning {number} of {len(work)}: {said}")
-            _run(recipe, place, keep_models)
+            _run(said, recipe, place, keep_models)
         return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with _pool(jobs) as pool:
+        futures = {}
+        with _deaf_children():
+            for said, recipe, place in work:
+                futures[pool.submit(_run_alone, said, recipe, place, keep_models)] = said
+        for number, done in enumerate(as_completed(futures), start=1):
+            done.result()
+            reporter.say(f"fine-tuned {number} of {len(work)}: {futures[done]}")
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for runs; if anything goes wrong they are asked to stop, which saves a run in training, and waited for."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        futures = {pool.submit(_run, recipe, place, keep_models): said for said, recipe, place in work}
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    others = {*multiprocessing.active_children()}
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(threads,)) as pool:
         try:
-            for number, done in enumerate(as_completed(futures), start=1):
-                done.result()
-                reporter.say(f"fine-tuned {number} of {len(work)}: {futures[done]}")
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+            yield pool
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in {*multiprocessing.active_children()} - others:
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise CheckFailed(
+                    "A process was killed, mostly for want of memory; go on with fewer jobs and --resume auto. (A script that "
+                    'asks for several calls evaluate below if __name__ == "__main__".)'
+                ) from error
             raise
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Let processes that are started in it leave Ctrl-C, which a terminal sends to all, to this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin(threads: int) -> None:
+    """Make a process ready for runs; should the one that started it be killed, it ends as well."""
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # a run is safe against that, as it is against any kill
 
 
 def file_name(name: str) -> str:
@@ -99,15 +152,31 @@ def file_name(name: str) -> str:
 
 
 def _in_order(tunings: Sequence[Tuning]) -> Iterator[Work]:
-    if clashing := {each.places[0] for each in tunings if [other.places for other in tunings].count(each.places) > 1}:
-        raise UserError(f"Two models would be kept in {', '.join(map(str, clashing))}; give them other names, as NAME=MODEL.")
     for seed in range(max(len(tuning.places) for tuning in tunings)):
         for each in tunings:
             yield f"{each.name} on {each.recipe.task}, seed {seed}", replace(each.recipe, seed=seed), each.places[seed]
 
 
-def _run(recipe: FineTuning, place: Path, keep_models: bool) -> None:
-    run_finetuning(recipe, place, resume="auto", quiet=True)
+@contextmanager
+def _naming(said: str) -> Iterator[None]:
+    """Say of which run it is that something is wrong."""
+    try:
+        yield
+    except (UserError, CheckFailed) as error:
+        raise type(error)(f"{said}: {error}") from error
+
+
+def _run(said: str, recipe: FineTuning, place: Path, keep_models: bool) -> None:
+    with _naming(said):
+        run_finetuning(recipe, place, resume="auto", quiet=True)
     folder = RunFolder(place)
     if not keep_models and REMOVED not in folder.read_summary():
         folder.remove_weights("an evaluation keeps scores and predictions")
+
+
+def _run_alone(said: str, recipe: FineTuning, place: Path, keep_models: bool) -> None:
+    """A run in a process of its own, which begins no other one after it was asked to stop."""
+    try:
+        _run(said, recipe, place, keep_models)
+    except KeyboardInterrupt:
+        os._exit(1)

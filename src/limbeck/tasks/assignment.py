@@ -71,6 +71,10 @@ class Assignment(ABC):
         """The rows that a model is run on to be judged on a split."""
 
     @abstractmethod
+    def truth(self, split: str) -> str:
+        """All that predictions on a split are held against, as text: the labels, and what they are called."""
+
+    @abstractmethod
     def scores(self, outputs: Any) -> Tensor:
         """What of a model's outputs decides, (batch, ...)."""
 

@@ -26,7 +26,7 @@ from limbeck.text import count, millions
 from limbeck.training.folder import PREDICTIONS, SUBMISSION, RunFolder, write_file
 from limbeck.training.loop import Loop, this_process
 from limbeck.training.precision import faster_precision
-from limbeck.training.resume import fingerprint
+from limbeck.training.resume import fingerprint, text_fingerprint
 from limbeck.training.run import Job, Parts, Resume, Run, carry_out
 from limbeck.training.stage import Stage, Tuner, set_dropout
 from limbeck.training.summary import encoder_facts, public_name, training_facts, versions
@@ -198,8 +198,17 @@ def _assemble(recipe: FineTuning, begun: FineTuning | None, _: Reporter) -> Task
         "model": fingerprint(encoder.model),
         "training": source.fingerprint,
         "dev": assignment.source(assignment.selecting).fingerprint,
+        "task": _judged(assignment),
     }
     return TaskParts(resolved, student, stage, fingerprints, encoder=encoder, assignment=assignment)
+
+
+def _judged(assignment: Assignment) -> str:
+    """A digest of what the model is asked, on all splits, and of what its answers are held against."""
+    splits = dict.fromkeys((assignment.selecting, *assignment.splits))
+    return text_fingerprint(
+        "".join(f"{split} {assignment.source(split).fingerprint} {assignment.truth(split)}" for split in splits)
+    )
 
 
 def _resolve(recipe: FineTuning, stage: Stage, begun: FineTuning | None) -> FineTuning:

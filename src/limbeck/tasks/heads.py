@@ -69,6 +69,12 @@ def has_sentence_head(encoder: Encoder) -> bool:
     return any(name.endswith(SENTENCES) for name in encoder.model.config.architectures or [])
 
 
+def output_names(encoder: Encoder) -> list[str]:
+    """What the outputs of such a head are called, in order."""
+    named = encoder.model.config.id2label or {}
+    return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
+
+
 def _with_head(encoder: Encoder, kind: type, config: object, seed: int) -> Encoder:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs as well

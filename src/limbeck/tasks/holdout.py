@@ -15,7 +15,7 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Divide a split into "train" and about a share of it as "dev".
 
     Examples of the same group, or without groups of the same text, fall on the same side, whatever the file's order and
-    the seed. Each class gives about the same share.
+    the seed. Each class gives about the same share, and keeps an example to train on.
 
     Args:
         split: the examples; those of a multi-label or regression task are not divided by class.
@@ -30,6 +30,9 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     held = set[str]()
     for groups in strata.values():
         held |= held_groups(groups, share)
+    if not held:  # classes are too small to give a share each, so some of them give one group
+        spare = [_ordered(groups)[0] for groups in strata.values() if len(groups) > 1]
+        held |= {*_ordered(spare)[: round(share * sum(map(len, strata.values())))]}
     kept = [example for example in split.examples if _group(example) not in held]
     out = [example for example in split.examples if _group(example) in held]
     if not kept or not out:
@@ -38,15 +41,20 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
 
 
 def held_groups(groups: Iterable[str], share: float) -> set[str]:
-    """About a share of some groups, which their names alone decide.
+    """About a share of some groups, which their names alone decide; never all of them.
 
     Raises:
         UserError: the share is not between 0 and 1.
     """
     if not 0 < share < 1:
         raise UserError(f"The share to hold out is a number between 0 and 1, not {share}.")
-    ordered = sorted(set(groups), key=lambda group: (position(group.encode()), group))
-    return set(ordered[: round(share * len(ordered))])
+    ordered = _ordered(groups)
+    return set(ordered[: min(round(share * len(ordered)), len(ordered) - 1)])
+
+
+def _ordered(groups: Iterable[str]) -> list[str]:
+    """Groups in an order that their names alone decide."""
+    return sorted(set(groups), key=lambda group: (position(group.encode()), group))
 
 
 def _groups(split: Split) -> dict[str, int]:

@@ -20,6 +20,10 @@ from limbeck.text import count, listed
 
 NUMBERED_CLASSES = 20
 """Up to so many different whole numbers are taken for classes, as stars are; more are numbers to predict."""
+LARGEST = 1e36
+"""Far enough below what 32 bits hold for a model that predicts more; what is larger may not be finite in training."""
+NARROW = 1e-5
+"""What numbers must at least differ by, as a share of the largest: 32 bits have about seven decimal digits."""
 HELD_OUT = 0.1
 """The share of the examples that are held out where the user names none."""
 METRICS: dict[Kind, tuple[str, ...]] = {
@@ -88,14 +92,14 @@ def read_own(
     raw = read(_wanted(data, sources, "train"))
     check_rows(raw.path, len(raw.rows), raw.bad)
     labels = [row.label for row in raw.rows]
-    decided, reason = _kind(labels, separator) if kind == "auto" else (kind, "as asked for")
+    decided, reason = _kind(raw.path, labels, label, separator) if kind == "auto" else (kind, "as asked for")
     task = _task(raw.path, decided, labels, label)
     train = _split("train", raw, task)
     notes = [_said(task, label, reason)]
-    if isinstance(dev, str | Path):
-        held = _split("dev", read(_wanted(dev, _sources(dev), "dev")), task)
-    elif dev is None and "dev" in sources:
-        held = _split("dev", read(sources["dev"]), task)
+    if isinstance(dev, str | Path) or (dev is None and "dev" in sources):
+        source = _wanted(dev, _sources(dev), "dev") if isinstance(dev, str | Path) else sources["dev"]
+        held = _split("dev", read(source), task)
+        notes += [note] if (note := _overlap(train, held)) else []
     else:
         train, held = hold_out(train, HELD_OUT if dev is None else dev)
         notes.append(f"{count(len(held))} of {count(len(train) + len(held))} examples are held out to evaluate on.")
@@ -134,12 +138,22 @@ def _row(cells: Callable[[Any], Cells], columns: Sequence[str], separator: str |
     return _Row(texts, label, number)
 
 
-def _kind(labels: Sequence[Any], separator: str | None) -> tuple[Kind, str]:
-    """What kind of task the labels make, and what tells it."""
+def _kind(path: Path, labels: Sequence[Any], column: str, separator: str | None) -> tuple[Kind, str]:
+    """What kind of task the labels make, and what tells it.
+
+    Raises:
+        UserError: most are numbers, but too many are not.
+    """
     if separator is not None or any(isinstance(label, list) for label in labels):
         return "multi-label", "a row may have several"
     numbers = [number for label in labels if (number := _number(label)) is not None]
     if not numbers or len(numbers) < (1 - TOLERATED) * len(labels):
+        if len(numbers) > len(labels) / 2 and len({*numbers}) > NUMBERED_CLASSES:
+            others = [label for label in labels if _number(label) is None]
+            raise UserError(
+                f"{path}: {column!r} holds numbers, but in {len(others)} of {len(labels)} rows none, as {_shown(others[0])}; "
+                "remove those rows, or give the kind classification if all are names of classes."
+            )
         return "classification", "they are names"
     if not all(number.is_integer() for number in numbers):
         return "regression", "they are real numbers"
@@ -154,11 +168,21 @@ def _task(path: Path, kind: Kind, labels: Sequence[Any], column: str) -> Task:
     if kind == "regression":
         numbers = [number for label in labels if (number := _number(label)) is not None]
         if not numbers:
-            raise UserError(f"{path}: {column!r} holds no numbers but such as {str(labels[0])[:40]!r}; regression needs them.")
-        return Task(column, kind, METRICS[kind], range=(min(numbers), max(numbers)))
+            raise UserError(f"{path}: {column!r} holds no numbers but such as {_shown(labels[0])}; regression needs them.")
+        lowest, highest = min(numbers), max(numbers)
+        if lowest == highest:
+            raise UserError(f"{path}: {column!r} holds only the number {lowest:g}; a task needs two or more.")
+        if highest - lowest < NARROW * max(abs(lowest), abs(highest)):
+            raise UserError(
+                f"{path}: {column!r} holds numbers from {lowest!r} to {highest!r}, which a model's outputs of 32 bits hardly "
+                f"tell apart; subtract {lowest:g} from all."
+            )
+        return Task(column, kind, METRICS[kind], range=(lowest, highest))
     if kind == "multi-label" and not any(isinstance(label, list) for label in labels):
         raise UserError(f"{path}: {column!r} holds no lists; say what separates the labels in a cell, such as a semicolon.")
     names = {name for label in labels for name in _names(label, kind)}
+    if not names and (odd := next((label for label in labels if not isinstance(label, list)), None)) is not None:
+        raise UserError(f"{path}: {column!r} holds such as {_shown(odd)}, neither names nor numbers; write the labels as text.")
     if len(names) < (2 if kind == "classification" else 1):
         raise UserError(f"{path}: {column!r} holds only the label {listed(sorted(names)) or 'none'}; a task needs two or more.")
     if kind == "classification" and len(names) == len(labels) > NUMBERED_CLASSES:
@@ -214,16 +238,31 @@ def _example(kind: Kind, places: dict[str, int], number: int, row: _Row) -> Exam
 def _label(kind: Kind, places: dict[str, int], label: Any) -> Label:
     if kind == "regression":
         if (value := _number(label)) is None:
-            raise Unfit(f"the label {str(label)[:40]!r} is no number")
+            raise Unfit(f"the label {_shown(label)} is no number")
+        if abs(value) > LARGEST:
+            raise Unfit(f"the number {value:g} is too large for a model's outputs; use a larger unit")
         return value
+    if odd := [part for part in (label if kind == "multi-label" and isinstance(label, list) else [label]) if not _named(part)]:
+        raise Unfit(f"the label {_shown(odd[0])} is neither a name nor a number")
     names = _names(label, kind)
     if unknown := [name for name in names if name not in places]:
-        raise Unfit(f"the label {unknown[0][:40]!r} does not occur in the training data")
+        raise Unfit(f"the label {_shown(unknown[0])} does not occur in the training data")
     if kind == "multi-label":
         return tuple(sorted({places[name] for name in names}))
-    if not names:
-        raise Unfit(f"the label {str(label)[:40]!r} is neither a name nor a number")
     return places[names[0]]
+
+
+def _shown(label: Any) -> str:
+    """The beginning of a label, as messages quote it."""
+    return repr(str(label)[:40])
+
+
+def _overlap(train: Split, dev: Split) -> str | None:
+    """What is to be said where examples are trained on and evaluated on alike; None if there are none."""
+    known = {(example.text, example.second) for example in train.examples}
+    if not (both := sum((example.text, example.second) in known for example in dev.examples)):
+        return None
+    return f"{count(both)} of {count(len(dev))} examples to evaluate on are trained on, too, so scores on them flatter."
 
 
 def _said(task: Task, column: str, reason: str) -> str:

@@ -111,6 +111,10 @@ class QuestionAssignment(Assignment):
             self._sources[split] = self._source(self._windows(self._data.splits[split]), {})
         return self._sources[split]
 
+    def truth(self, split: str) -> str:
+        """Each question's answers."""
+        return repr([(question.id, question.answers) for question in self._data.splits[split]])
+
     def scores(self, outputs: Any) -> Tensor:
         """The logits of starts and ends, (batch, 2, n)."""
         return torch.stack([outputs.start_logits, outputs.end_logits], dim=1)

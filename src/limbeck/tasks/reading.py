@@ -18,7 +18,7 @@ from limbeck.tasks.hub import is_data_set, read_hub, read_hub_questions
 from limbeck.tasks.own import read_own
 from limbeck.tasks.question_data import QuestionData, of_data_set, read_evaluated, read_questions
 from limbeck.tasks.questions import QuestionAssignment
-from limbeck.tasks.recipe import FineTuning, dev_share
+from limbeck.tasks.recipe import ENGLISH, FineTuning, dev_share
 from limbeck.tasks.sentences import SentenceAssignment
 from limbeck.tasks.squad import QUESTIONS
 from limbeck.tasks.tables import data_set_sources
@@ -35,10 +35,11 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     Raises:
         UserError: there is no such task, or its data cannot be read.
     """
-    if asks_questions(recipe):
-        return question_assignment(read_question_files(recipe), recipe, tokenizer)
+    data = read_data(recipe)
+    if isinstance(data, QuestionData):
+        return question_assignment(data, recipe, tokenizer)
     return SentenceAssignment(
-        read_sentences(recipe),
+        data,
         tokenizer,
         max_length=length_of(recipe),
         class_weights=recipe.class_weights,
@@ -46,6 +47,11 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
         limit=recipe.examples,
         seed=recipe.seed,
     )
+
+
+def read_data(recipe: FineTuning) -> TaskData | QuestionData:
+    """Read the task's data; errors are those of `assignment_of`."""
+    return read_question_files(recipe) if asks_questions(recipe) else read_sentences(recipe)
 
 
 def selecting_splits(task: str) -> list[str]:
@@ -104,6 +110,9 @@ def read_sentences(recipe: FineTuning) -> TaskData:
     if len(recipe.data) > 1:
         raise UserError(f"Data of this kind is one folder or file, not {len(recipe.data)}: {', '.join(recipe.data)}.")
     data = _place(recipe.data[0])
+    if (recipe.languages or recipe.train_languages != ENGLISH) and squeezed(recipe.task or "") != "xnli":
+        name = recipe.task or recipe.label
+        raise UserError(f"{name} does not have several languages; leave languages and train_languages out.")
     if recipe.task is None:
         assert recipe.label is not None
         dev = _place(recipe.dev) if recipe.dev is not None and share is None else share

@@ -9,6 +9,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from limbeck._settings import Number, WholeNumber, no_duplicates, settings
 from limbeck.recipe import Holdout, Paths, PositiveInt, Text, Tracker, listed_text
 
+ENGLISH = ["en"]
+"""What is trained on where a task has several languages and none is named."""
+
 
 @settings
 class FineTuning:
@@ -22,13 +25,15 @@ class FineTuning:
     task: str | None = None
     """cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, xnli, squad, mlqa, xquad or tydiqa; without it, your own, of text and
     label"""
-    text: Annotated[list[str], BeforeValidator(listed_text), Field(max_length=2)] = Field(default_factory=list)
+    text: Annotated[list[str], BeforeValidator(listed_text), AfterValidator(no_duplicates), Field(max_length=2)] = Field(
+        default_factory=list
+    )
     """your own task: the column of the text, or both columns of a pair, by name or number"""
     label: str | None = None
     """your own task: the column of the label, of several labels, or of a number"""
     kind: Literal["auto", "classification", "multi-label", "regression"] = "auto"
     """your own task: what the labels are; auto: as they look"""
-    separator: str | None = None
+    separator: Annotated[str, Field(min_length=1)] | None = None
     """your own task: what stands between several labels in one cell"""
     header: bool = True
     """your own task: whether a CSV or TSV file names its columns in its first line"""
@@ -38,7 +43,7 @@ class FineTuning:
     languages: Annotated[list[str], BeforeValidator(listed_text), AfterValidator(no_duplicates)] = Field(default_factory=list)
     """languages to evaluate on, where a task has several; all that are there if none is named"""
     train_languages: Annotated[list[str], BeforeValidator(listed_text), AfterValidator(no_duplicates)] = Field(
-        default_factory=lambda: ["en"]
+        default_factory=lambda: [*ENGLISH]
     )
     """languages to train on, where a task has several"""
     splits: Annotated[list[str], BeforeValidator(listed_text), AfterValidator(no_duplicates)] = Field(default_factory=list)
@@ -55,7 +60,7 @@ class FineTuning:
     """examples in an optimiser step, over all processes"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
     """examples in one forward pass of a process; auto: the process's whole share of the batch"""
-    epochs: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
+    epochs: Annotated[Number, Field(gt=0, lt=1e9)] | None = None
     """passes over the training examples (3 if nothing is said)"""
     steps: PositiveInt | None = None
     """optimiser steps, instead of epochs"""
@@ -94,6 +99,10 @@ class FineTuning:
             raise ValueError("name a task such as sst2, or for your own data the columns text and label")
         if self.task is not None and (self.text or self.label):
             raise ValueError(f"text and label are for data of your own, not for {self.task}; leave them or task out")
+        if self.task is not None and (self.kind, self.separator, self.header) != ("auto", None, True):
+            raise ValueError(f"kind, separator and header are for data of your own, not for {self.task}; leave them or task out")
+        if self.label in self.text:
+            raise ValueError(f"the column {self.label} cannot be both text and label; name another one")
         if self.dev is not None and (share := dev_share(self.dev)) is not None and not 0 < share < 1:
             raise ValueError(f"a share of {share} was asked for dev; it must lie between 0 and 1")
         if self.eval_every == "end" and (self.keep_best or self.patience is not None):

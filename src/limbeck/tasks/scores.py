@@ -14,12 +14,13 @@ def show_scores(summary: Mapping[str, Any]) -> None:
     """Print a run's scores in per cent, a row a split."""
     scored = {split: scores for split, scores in summary["scores"].items() if scores}
     metrics = list(dict.fromkeys(metric for scores in scored.values() for metric in scores))
-    table = Table(title=f"{summary['task']['name']}, in per cent", title_justify="left")
+    title = Text(f"{summary['task']['name']}, in per cent")
+    table = Table(title=title, title_justify="left")
     table.add_column("metric")
     for split in scored:
         table.add_column(Text(split), justify="right")
     if len(scored) > 4:  # languages: a row each reads better
-        table = Table(title=table.title, title_justify="left")
+        table = Table(title=title, title_justify="left")
         table.add_column("split")
         for metric in metrics:
             table.add_column(metric.replace("_", " "), justify="right")

@@ -81,8 +81,8 @@ class SentenceAssignment(Assignment):
         """Cross-entropy, or the squared error."""
         if self.task.kind == "regression":
             labels = self._targets.double()
-            spread = float(labels.std(correction=0))
-            return Regression(float(labels.mean()), spread or 1.0)
+            constant = bool(labels.min() == labels.max())  # of which rounding makes a tiny deviation
+            return Regression(float(labels.mean()), 1.0 if constant else float(labels.std(correction=0)))
         balanced = self._weighting == "balanced"
         if self.task.kind == "multi-label":
             return MultiLabel(self._label_weights() if balanced else None)
@@ -102,6 +102,10 @@ class SentenceAssignment(Assignment):
         if split not in self._sources:
             self._sources[split] = self._source(self._data.split(split).examples, {})
         return self._sources[split]
+
+    def truth(self, split: str) -> str:
+        """The labels' names, and each example's."""
+        return repr((self.task.labels, [example.label for example in self._data.split(split).examples]))
 
     def scores(self, outputs: Any) -> Tensor:
         """The logits, (batch, outputs)."""

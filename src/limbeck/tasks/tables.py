@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -26,6 +28,7 @@ Cells: TypeAlias = "list[Any]"
 Rows: TypeAlias = "Iterator[tuple[int, Any]]"
 Batches: TypeAlias = "Callable[[Path, list[str]], Iterator[list[Any]]]"
 """Gives the columns of some rows of a file at a time."""
+LONE_CR = "a line ends in a carriage return alone, as on old Macs; convert the file's line ends to those of today."
 DELIMITERS = (",", ";", "\t")
 """What may separate the columns of a CSV file; the first one whose header names the wanted columns does."""
 
@@ -110,8 +113,11 @@ def csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     start = 1
     while True:
         try:
-            row = next(reader, None)
+            with _long_fields():
+                row = next(reader, None)
         except csv.Error as error:
+            if "new-line" in str(error):
+                raise UserError(f"{path}, line {start}: {LONE_CR}") from error
             raise UserError(
                 f"{path}, line {start}: quotes that do not fit together ({error}); a quote within a quoted field is doubled."
             ) from error
@@ -120,6 +126,16 @@ def csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         if any(cell.strip() for cell in row):
             yield start, row
         start = reader.line_num + 1
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Let a field be as long as a text may be; the limit is the process's, so it is put back after each record."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _open_csv(path: Path, columns: Sequence[str], header: bool) -> Table:
@@ -139,6 +155,8 @@ def _open_tsv(path: Path, columns: Sequence[str], header: bool) -> Table:
 def _delimited(path: Path, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], header: bool) -> Table:
     if (first := next(rows, None)) is None:
         raise UserError(f"{path} holds no row; check the file.")
+    if any("\r" in name for name in first[1]) and path.name.lower().partition(".")[2].startswith("tsv"):
+        raise UserError(f"{path}, line {first[0]}: {LONE_CR}")
     width = len(first[1])
     names = [name.strip() for name in first[1]] if header else []
     places = tuple(_place(path, names, width, column) for column in columns)
