@@ -1,7 +1,11 @@
 """Comparing models on tasks: which rows there are, what is measured, and that nothing is done twice."""
 
 import json
+import os
 import random
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +18,14 @@ from limbeck.cli import main
 from limbeck.encoders.loading import load_encoder
 from limbeck.encoders.shape import StudentShape
 from limbeck.encoders.students import build_student
+from limbeck.errors import CheckFailed, UserError
 from limbeck.recipe import read_recipe
 from limbeck.report import Model
 from limbeck.studies import tuning
 from limbeck.studies.evaluate import list_entrants, write_twin
 from limbeck.tasks.finetune import run_finetuning
-from runs import content, equal
+from limbeck.training.folder import RunFolder
+from runs import content, equal, finish, start
 
 WORDS = ["the", "of", "and", "water", "stone", "paper", "glass", "spirit", "vapour", "still", "flask", "fire", "drop", "slow"]
 
@@ -232,3 +238,118 @@ def test_the_command_prints_the_table(student, glue, tmp_path, capsys):
     assert "STS-B zero-shot" in shown.out
     assert main([*map(str, given), "--overwrite", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "results" / "results.json").read_text())
+
+
+def test_a_twin_is_made_anew_of_the_run_as_it_is(compare, student, distil, tmp_path):
+    first = compare(tasks=["sst2"])
+    distil("student", init="random", overwrite=True)
+    again = compare(tasks=["sst2"], resume="auto")
+    assert again["cells"] == compare(tasks=["sst2"], output="fresh")["cells"]
+    assert again["cells"] != first["cells"]
+
+
+WRONG = {
+    "no model": ([], {}, ["No model"]),
+    "no task": (["teacher"], {"tasks": ","}, ["No task"]),
+    "a task twice": (["teacher"], {"tasks": "sst2,SST-2"}, ["sst2 stands there twice"]),
+    "no questions": (["teacher"], {"tasks": "squad"}, ["no JSON file of questions"]),
+    "a model twice": (["teacher", "teacher"], {}, ["called teacher", "NAME=MODEL"]),
+    "a model called as another one's twin": (["a=student", "a (twin)=teacher"], {}, ["a (twin)"]),
+    "a student called as its teacher": (["teacher=student"], {}, ["called teacher"]),
+    "models of one directory": (["a b=teacher", "a-b=student"], {}, ["a b and a-b"]),
+    "too long a name": (["x" * 300 + "=teacher"], {}, ["xxx...", "shorter"]),
+    "seeds": (["teacher"], {"finetune": True, "seeds": 0}, ["seeds"]),
+    "jobs": (["teacher"], {"finetune": True, "jobs": 1.5}, ["jobs"]),
+    "resume": (["teacher"], {"resume": "always"}, ["always"]),
+    "seeds without training": (["teacher"], {"seeds": 3}, ["--seeds", "--finetune"]),
+    "a map of outputs that no model has": (
+        ["teacher"],
+        {"label_map": {"LABEL_0": "positive"}},
+        ["LABEL_0", "no model has a head"],
+    ),
+    "a map while training": (["teacher"], {"finetune": True, "label_map": {"LABEL_0": "positive"}}, ["label map"]),
+    "no such model": (["teacher", "nowhere"], {}, ["nowhere"]),
+    "no such data": (["teacher"], {"finetune": True, "tasks": "sst2,cola"}, ["CoLA"]),
+    "no such protocol": (["teacher"], {"finetune": True, "protocol": "tiny"}, ["tiny"]),
+    "a model in the results": (["results/runs"], {}, ["results/runs", "lies in"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_before_anything_is_done_or_removed(student, teacher, glue, tmp_path, monkeypatch, refused, case):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+    (tmp_path / "results" / "results.md").write_text("Earlier results.")
+    models, settings, named = WRONG[case]
+    given = {"tasks": "sst2", "data": "glue", "overwrite": settings.get("resume") is None, "quiet": True}
+    before = content(tmp_path / "results")
+    with refused(*named):
+        limbeck.evaluate(models, output="results", **given | settings)
+    assert content(tmp_path / "results") == before
+
+
+def test_one_name_does_for_a_list_of_one_and_a_task_has_one_spelling(teacher, glue, protocol, tmp_path):
+    for output, task in (("first", "STS-B"), ("second", "stsb")):
+        settings = {"finetune": True, "protocol": protocol, "quiet": True}
+        limbeck.evaluate(str(teacher), tasks=task, data=glue, output=tmp_path / output, **settings)
+    assert {cell["task"] for cell in json.loads((tmp_path / "first/results.json").read_text())["cells"]} == {
+        "STS-B",
+        "STS-B zero-shot",
+    }
+    assert (tmp_path / "first" / "runs" / "teacher" / "stsb").is_dir()
+    assert content(tmp_path / "first" / "runs").keys() == content(tmp_path / "second" / "runs").keys()
+
+
+def test_a_head_for_classes_rates_no_pairs_but_its_encoder_does(compare, tiny_bert, save_bert, protocol, tmp_path, refused):
+    headed = save_bert(tmp_path / "headed", tiny_bert(BertForSequenceClassification))
+    with refused("2 outputs", "STS-B asks for one number"):
+        compare(headed, tasks=["stsb"])
+    results = compare(headed, tasks=["stsb"], finetune=True, protocol=protocol, output="tuned")
+    assert [cell["task"] for cell in results["cells"] if cell["model"] == "headed"] == ["STS-B zero-shot", "STS-B"]
+
+
+def test_a_model_with_few_positions_is_asked_about_what_it_can_take(compare, tiny_bert, save_bert, glue, tmp_path):
+    model = tiny_bert(BertForSequenceClassification, max_position_embeddings=16, id2label={0: "negative", 1: "positive"})
+    with (glue / "SST-2" / "dev.tsv").open("a") as file:
+        file.write("the water " * 20 + "\t1\n")
+    results = compare(save_bert(tmp_path / "short", model), tasks=["sst2"])
+    assert [cell["model"] for cell in results["cells"] if cell["task"] == "SST-2"] == ["short"]
+
+
+def test_other_labels_to_compare_with_are_noticed(compare, protocol, glue, refused):
+    settings = {"finetune": True, "protocol": protocol, "tasks": ["sst2"]}
+    compare(**settings)
+    heading, *rows = (glue / "SST-2" / "dev.tsv").read_text().splitlines()
+    turned = [f"{row[:-1]}{1 - int(row[-1])}" for row in rows]
+    (glue / "SST-2" / "dev.tsv").write_text("\n".join([heading, *turned]) + "\n")
+    with refused("teacher on sst2, seed 0", "has changed"):
+        compare(**settings, resume="auto")
+
+
+def test_a_run_that_fails_is_named_and_what_was_finished_stays(compare, protocol, tmp_path):
+    protocol.write_text(protocol.read_text() + "tasks: {stsb: {learning_rate: 1.0e+30}}\n")
+    for jobs in (1, 2):
+        with pytest.raises(CheckFailed, match=r" on stsb, seed 0: .*not finite"):
+            compare(finetune=True, protocol=protocol, jobs=jobs, resume="auto")
+        assert (tmp_path / "results/runs/teacher/sst2/seed-0/summary.json").is_file()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_process_outlives_an_evaluation_that_is_ended(student, glue, protocol, tmp_path, ending):
+    protocol.write_text(protocol.read_text().replace("epochs: 1", "steps: 100000"))
+    given = ["evaluate", student, "--tasks", "sst2", "--data", glue, "--finetune", "--protocol", protocol, "--jobs", 2]
+    process = start([*given, "-o", tmp_path / "results", "--quiet"])
+    while len(list((tmp_path / "results").glob("runs/*/sst2/seed-0/log.jsonl"))) < 2 and process.is_alive():
+        time.sleep(0.05)
+    os.kill(process.pid, ending)
+    assert finish(process) == (-ending if ending == signal.SIGKILL else 130)
+    for folder in (tmp_path / "results" / "runs").glob("*/sst2/seed-0"):
+        for _ in range(200):  # the system tells the others in its own time that a process was killed
+            with suppress(UserError), RunFolder(folder).locked():
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail(f"someone still works in {folder}")
+    saved = list((tmp_path / "results").glob("runs/*/sst2/seed-0/checkpoints/step-*"))
+    assert bool(saved) == (ending != signal.SIGKILL)
+    assert not list((tmp_path / "results").glob("runs/*/sst2/seed-0/summary.json"))

@@ -25,9 +25,8 @@ from limbeck.tasks.finetune import read_predictions
 from limbeck.tasks.folders import squeezed
 from limbeck.tasks.heads import has_sentence_head, output_names
 from limbeck.tasks.protocols import settings
-from limbeck.tasks.reading import assignment_of, read_data, selecting_splits
+from limbeck.tasks.reading import asks_questions, assignment_of, read_data, read_questions_to_evaluate, selecting_splits
 from limbeck.tasks.recipe import FineTuning
-from limbeck.tasks.squad import QUESTIONS
 from limbeck.tasks.task import TaskData
 from limbeck.text import listed
 from limbeck.training.export import export_student
@@ -224,11 +223,13 @@ def _check_task(recipe: FineTuning, protocol: str | Path, *, finetune: bool) -> 
     """Read a task's data and see that models can be compared on it, before anything is computed or removed."""
     if finetune:
         settings(protocol, recipe.task, width=1)
-    elif recipe.task in QUESTIONS:
-        raise UserError(f"{recipe.task} needs a head that is trained, as probes have none for questions; add --finetune.")
-    data = read_data(recipe)
+    elif asks_questions(recipe):
+        read_questions_to_evaluate(recipe)
+        return
+    data = read_data(recipe, to_train=finetune)
     if isinstance(data, TaskData):
-        data.split("train")
+        if finetune:
+            data.split("train")
         data.targets(data.task.dev)
 
 

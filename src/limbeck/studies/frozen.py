@@ -50,7 +50,7 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str], 
     """
     if asks_questions(recipe):
         return _answered(name, recipe)
-    data = read_sentences(recipe)
+    data = read_sentences(recipe, to_train=False)
     encoder = load_encoder(recipe.model)
     if has_sentence_head(encoder):
         return _asked(name, recipe, data, label_map, reporter)

@@ -206,9 +206,8 @@ def _assemble(recipe: FineTuning, begun: FineTuning | None, _: Reporter) -> Task
 def _judged(assignment: Assignment) -> str:
     """A digest of what the model is asked, on all splits, and of what its answers are held against."""
     splits = dict.fromkeys((assignment.selecting, *assignment.splits))
-    return text_fingerprint(
-        "".join(f"{split} {assignment.source(split).fingerprint} {assignment.truth(split)}" for split in splits)
-    )
+    parts = (f"{split} {assignment.source(split).fingerprint} {assignment.truth(split)}" for split in splits)
+    return text_fingerprint("\n".join(parts))
 
 
 def _resolve(recipe: FineTuning, stage: Stage, begun: FineTuning | None) -> FineTuning:

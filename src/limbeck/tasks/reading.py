@@ -49,9 +49,9 @@ def assignment_of(recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> Ass
     )
 
 
-def read_data(recipe: FineTuning) -> TaskData | QuestionData:
+def read_data(recipe: FineTuning, *, to_train: bool = True) -> TaskData | QuestionData:
     """Read the task's data; errors are those of `assignment_of`."""
-    return read_question_files(recipe) if asks_questions(recipe) else read_sentences(recipe)
+    return read_question_files(recipe) if asks_questions(recipe) else read_sentences(recipe, to_train=to_train)
 
 
 def selecting_splits(task: str) -> list[str]:
@@ -104,8 +104,13 @@ def read_question_files(recipe: FineTuning) -> QuestionData:
     return read_questions(task, data, dev=dev, languages=recipe.languages, train_languages=recipe.train_languages)
 
 
-def read_sentences(recipe: FineTuning) -> TaskData:
-    """The data of a task of texts or pairs, its dev split as the recipe wants it."""
+def read_sentences(recipe: FineTuning, *, to_train: bool = True) -> TaskData:
+    """The data of a task of texts or pairs, its dev split as the recipe wants it.
+
+    Args:
+        recipe: names task and data.
+        to_train: whether there must be something to train on.
+    """
     share = None if recipe.dev is None else dev_share(recipe.dev)
     if len(recipe.data) > 1:
         raise UserError(f"Data of this kind is one folder or file, not {len(recipe.data)}: {', '.join(recipe.data)}.")
@@ -128,7 +133,7 @@ def read_sentences(recipe: FineTuning) -> TaskData:
     if name == "xnli":
         languages = [*dict.fromkeys((*recipe.languages, *recipe.train_languages))] if recipe.languages else []
         read = read_hub(name, data, languages) if is_data_set(name, data) else read_xnli(Path(data), languages)
-        return divided(read, recipe.train_languages, share)
+        return divided(read, recipe.train_languages, share) if to_train or share is not None else read
     read = read_hub(name, data) if is_data_set(name, data) else read_glue(name, Path(data))
     return read if share is None else _divided(read, share)
 
