@@ -148,6 +148,18 @@ def test_a_run_taken_up_again_equals_one_left_alone(save_bert, write, tmp_path, 
     assert resumed.summary["scores"] == alone.summary["scores"]
 
 
+def test_other_answers_are_noticed_on_resuming(save_bert, write, tmp_path, refused):
+    model, file = save_bert(tmp_path / "model"), write("train.json", squad(ANSWERED))
+    dev = write("dev.json", squad([("What rose early?", "spirit of water", SHORT)]))
+    settings = {"max_length": 40, "overlap": 8, "batch_size": 4, "steps": 1, "precision": "float32", "quiet": True}
+    train = partial(finetune, model, task="squad", data=[file], dev=str(dev), output=tmp_path / "run", **settings)
+    scores = train().summary["scores"]
+    assert train(resume="auto").summary["scores"] == scores
+    write("dev.json", squad([("What rose early?", "water", SHORT)]))
+    with refused("task has changed"):
+        train(resume="auto")
+
+
 # What is made of questions
 
 
