@@ -361,6 +361,13 @@ def test_questions_whose_answer_is_nowhere_are_told_and_left_out(write, assign):
     assert any("1 questions are not trained on" in note for note in data.notes)
 
 
+def test_questions_on_both_sides_are_told(write):
+    train, other = write("train.json", *articles("a", "b", "c")), write("dev.json", *articles("d", "b"))
+    (note,) = read_questions("squad", [train], dev=other).notes
+    assert note.startswith("1 of 2 questions to evaluate on are trained on")
+    assert not read_questions("squad", [train], dev=0.4).notes
+
+
 def test_what_is_missing_is_named(write, tmp_path, refused):
     train, folder = write("train.json", *articles("one")), write("mlqa/dev-context-de-question-de.json", *articles("two")).parent
     with refused(train, "nothing to evaluate SQuAD on", "give dev a file"):
