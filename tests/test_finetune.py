@@ -214,6 +214,14 @@ REFUSED = {
     "share": ({"text": "Review", "label": "Stars", "dev": 1.5}, ["1.5"]),
     "no such split": ({"text": "Review", "label": "Stars", "splits": ["test"]}, ["test", "dev"]),
     "patience": ({"text": "Review", "label": "Stars", "patience": 2, "eval_every": "end"}, ["patience", "eval_every"]),
+    "text twice": ({"text": "Review,Review", "label": "Stars"}, ["text", "stands there twice"]),
+    "label as text": ({"text": "Stars", "label": "Stars"}, ["Stars", "both text and label"]),
+    "nothing separates": ({"text": "Review", "label": "Stars", "separator": ""}, ["separator"]),
+    "no such home": ({"text": "Review", "label": "Stars", "dev": "~nobody-of-that-name/dev.csv"}, ["dev", "home directory"]),
+    "endless": ({"text": "Review", "label": "Stars", "epochs": 1e308}, ["epochs", "less than"]),
+    "kind": ({"task": "sst2", "kind": "regression"}, ["kind", "sst2"]),
+    "languages": ({"text": "Review", "label": "Stars", "languages": ["de"]}, ["languages", "Stars"]),
+    "training languages": ({"task": "sst2", "train_languages": ["de"]}, ["train_languages", "sst2"]),
     "epochs and steps": ({"text": "Review", "label": "Stars", "steps": 2}, ["epochs", "steps"]),
 }
 
@@ -243,3 +251,27 @@ def test_the_command_prints_scores_and_its_json_is_the_summary(teacher, reviews,
     assert "3 classes" in shown.err
     assert main([*map(str, given), "--resume", "auto", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def test_other_labels_or_names_of_labels_are_noticed_on_resuming(teacher, reviews, tmp_path, refused):
+    dev = tmp_path / "dev.csv"
+    text = reviews.read_text()
+    dev.write_text(text)
+    settings = QUICK | {"data": reviews, "dev": dev, "text": "Review", "label": "Stars", "steps": 2, "epochs": None}
+    limbeck.finetune(teacher, output=tmp_path / "run", **settings)
+    limbeck.finetune(teacher, output=tmp_path / "run", resume="auto", **settings)
+    dev.write_text(text.replace(",3", ",1"))
+    with refused("task has changed"):
+        limbeck.finetune(teacher, output=tmp_path / "run", resume="auto", **settings)
+    for file in (reviews, dev):  # in the same order, so that their numbers stay
+        file.write_text(text.replace(",3", ",4"))
+    with refused("task has changed"):
+        limbeck.finetune(teacher, output=tmp_path / "run", resume="auto", **settings)
+
+
+def test_a_column_of_any_name_is_shown_as_it_is(teacher, tmp_path, capsys):
+    file = tmp_path / "a.csv"
+    file.write_text("text,[/b] | [red]\n" + "".join(f"water {row},{'ab'[row % 2]}\n" for row in range(40)))
+    given = ["finetune", teacher, "--data", file, "--text", "text", "--label", "[/b] | [red]", "--steps", 1]
+    assert main([*map(str, given), "--precision", "float32", "-o", str(tmp_path / "run")]) == 0
+    assert "[/b] | [red]" in capsys.readouterr().out

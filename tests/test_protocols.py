@@ -260,7 +260,7 @@ def grid(teacher, reviews, write, tmp_path):
 
     def run(output="grid", protocol=file, **changes):
         fixed = {"data": reviews, "text": "text", "label": "label", "dev": 0.4, "quiet": True}
-        return finetune_grid(teacher, protocol, output=tmp_path / output, **{**fixed, **changes})
+        return finetune_grid(changes.pop("model", teacher), protocol, output=tmp_path / output, **{**fixed, **changes})
 
     return run
 
@@ -393,6 +393,8 @@ def test_a_directory_with_something_else_is_refused_and_stays(grid, refused):
         grid(learning_rate=5e-3, resume="auto")
     with refused("another recipe", "weight_decay"):
         grid(epochs=1, weight_decay=0.3, resume="auto")
+    with refused("seed-0", "lies in"):
+        grid(model=found.path / found.summary["best"]["runs"][0], overwrite=True)
     for seeds in (0, True, "2"):
         with refused("seeds"):
             grid("none", seeds=seeds)

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from limbeck import UserError
 from limbeck.tasks.own import read_own
 
 REVIEWS = [
@@ -57,7 +58,8 @@ def test_csv_with_quotes_and_line_breaks(write, delimiter, mark):
     assert read == REVIEWS
     assert data.split("dev").examples == data.split("train").examples
     assert [example.line for example in data.split("train").examples[:4]] == [2, 4, 5, 7]
-    (note,) = data.notes
+    note, overlap = data.notes
+    assert overlap.startswith("40 of 40 examples to evaluate on are trained on")
     assert all(part in note for part in ("stars: 3 classes: 1, 3, 5", "classification", "regression predicts the number instead"))
 
 
@@ -205,6 +207,15 @@ def test_a_few_bad_rows_are_left_out_and_said(write):
         ("a.csv", b"text,label\nx,a\n\xff,b\n", "line 3: not UTF-8"),
         ("a.csv", numbered([f"id-{number}" for number in range(30)]), "another label in each of 30 rows"),
         ("a.csv", numbered(["a", "b"]), "too small to hold out"),
+        ("a.csv", "text,label\rx,a\ry,b\r", "line 1: a line ends in a carriage return"),
+        ("a.tsv", "text\tlabel\rx\ta\ry\tb\r", "line 1: a line ends in a carriage return"),
+        ("a.csv", numbered(["0.1"] * 37), "holds only the number 0.1"),
+        ("a.csv", numbered([f"{1_700_000_000 + row}.5" for row in range(60)]), "subtract 1.7e+09 from all"),
+        ("a.csv", numbered([f"{row}.5e300" for row in range(60)]), "line 2: the number 5e+299 is too large"),
+        ("a.csv", numbered([f"{row / 7:.3f}" for row in range(57)] + ["n/a"] * 3), "in 3 of 60 rows none, as 'n/a'"),
+        ("a.jsonl", as_jsonl([{"text": "x", "label": {"a": 1}}] * 40), "such as \"{'a': 1}\", neither names nor numbers"),
+        ("a.jsonl", as_jsonl([{"text": "x", "label": ["a", odd]} for odd in ("b", None)] * 9), "line 2: the label 'None'"),
+        ("a.jsonl", as_jsonl([{"text": "x", "label": ["a", odd]} for odd in ("b", {})] * 9), "line 2: the label '{}'"),
         ("a.jsonl", '{"text": "x"}\n', "line 1: there is no 'label'; the columns are text"),
         ("a.jsonl", '{"text": "x", "label": {"a": 1}}\n' * 3 + '{"text": "x", "label": "a"}\n' * 3, "holds only the label a"),
         ("a.parquet", "no parquet", "is broken"),
@@ -227,6 +238,37 @@ def test_columns_are_numbered_where_there_is_no_header(write, refused):
         read_own(file, ["1"], "3", header=False)
     with refused("no column '0'"):
         read_own(file, ["0"], "2", header=False)
+
+
+@pytest.mark.parametrize("length", [1_000_000, 10])
+def test_a_text_may_be_as_long_as_it_likes(write, length):
+    before = csv.field_size_limit()
+    file = write("a.csv", as_csv([("text", "label"), *(("x" * length + str(row), "ab"[row % 2]) for row in range(20))]))
+    data = read_own(file, ["text"], "label")
+    assert {len(example.text) for example in everything(data)} <= {length + 1, length + 2}
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize("share", [1e-3, 0.1, 0.5, 0.999])
+@pytest.mark.parametrize("sizes", [(40, 2), (2,) * 600, (1, 1, 30)])
+def test_every_class_that_is_held_out_is_trained_on(write, share, sizes):
+    labels = [f"class {number}" for number, size in enumerate(sizes) for _ in range(size)]
+    file = write("a.csv", numbered(labels))
+    if round(share * len(labels)) == 0:
+        with pytest.raises(UserError, match="too small to hold out"):
+            read_own(file, ["text"], "label", dev=share)
+        return
+    data = read_own(file, ["text"], "label", dev=share)
+    assert set(data.targets("dev")) <= set(data.targets("train"))
+    assert {*data.targets("train")} == {*range(len(sizes))}
+    assert len(data.split("dev")) == pytest.approx(share * len(labels), abs=0.5 + len(sizes))
+
+
+def test_examples_on_both_sides_are_told(write):
+    train, dev = write("train.csv", numbered("ab" * 20)), write("dev.csv", numbered("ba"))
+    assert any("2 of 2 examples to evaluate on" in note for note in read_own(train, ["text"], "label", dev=dev).notes)
+    other = write("other.csv", as_csv([("text", "label"), ("new", "a"), ("newer", "b")]))
+    assert not any("to evaluate on" in note for note in read_own(train, ["text"], "label", dev=other).notes)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 7])

@@ -148,6 +148,18 @@ def test_a_run_taken_up_again_equals_one_left_alone(save_bert, write, tmp_path, 
     assert resumed.summary["scores"] == alone.summary["scores"]
 
 
+def test_other_answers_are_noticed_on_resuming(save_bert, write, tmp_path, refused):
+    model, file = save_bert(tmp_path / "model"), write("train.json", squad(ANSWERED))
+    dev = write("dev.json", squad([("What rose early?", "spirit of water", SHORT)]))
+    settings = {"max_length": 40, "overlap": 8, "batch_size": 4, "steps": 1, "precision": "float32", "quiet": True}
+    train = partial(finetune, model, task="squad", data=[file], dev=str(dev), output=tmp_path / "run", **settings)
+    scores = train().summary["scores"]
+    assert train(resume="auto").summary["scores"] == scores
+    write("dev.json", squad([("What rose early?", "water", SHORT)]))
+    with refused("task has changed"):
+        train(resume="auto")
+
+
 # What is made of questions
 
 
@@ -347,6 +359,13 @@ def test_questions_whose_answer_is_nowhere_are_told_and_left_out(write, assign):
     assert len(data.train) == len(data.splits["dev"]) - 1
     assert any("a.json: 1 answers are not in their passage" in note for note in data.notes)
     assert any("1 questions are not trained on" in note for note in data.notes)
+
+
+def test_questions_on_both_sides_are_told(write):
+    train, other = write("train.json", *articles("a", "b", "c")), write("dev.json", *articles("d", "b"))
+    (note,) = read_questions("squad", [train], dev=other).notes
+    assert note.startswith("1 of 2 questions to evaluate on are trained on")
+    assert not read_questions("squad", [train], dev=0.4).notes
 
 
 def test_what_is_missing_is_named(write, tmp_path, refused):

@@ -132,7 +132,7 @@ def _divided(train: Split) -> tuple[Split, Split]:
         return hold_out(train, CHOOSING)
     except UserError as error:
         raise UserError(
-            f"{train.path}: {len(train)} examples are too few to train a probe on; it takes three or more of some class."
+            f"{train.path}: {len(train)} examples are too few to train a probe on; it takes three or more, and two of some class."
         ) from error
 
 

@@ -115,7 +115,11 @@ def read_questions(
     if len(known) < len(train):
         notes.append(f"{count(len(train) - len(known))} questions are not trained on: it is unknown where their answer is")
     splits = _splits(kept)
-    return QuestionData(QUESTIONS[task], known, splits, next(iter(splits)), tuple(notes))
+    selecting = next(iter(splits))
+    trained_on = {*known}
+    if both := sum(question in trained_on for question in splits[selecting]):
+        notes.append(f"{count(both)} of {count(len(splits[selecting]))} questions to evaluate on are trained on, too")
+    return QuestionData(QUESTIONS[task], known, splits, selecting, tuple(notes))
 
 
 def read_evaluated(task: str, path: Path, languages: Sequence[str] = ()) -> QuestionData:
