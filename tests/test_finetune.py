@@ -222,6 +222,7 @@ REFUSED = {
     "kind": ({"task": "sst2", "kind": "regression"}, ["kind", "sst2"]),
     "languages": ({"text": "Review", "label": "Stars", "languages": ["de"]}, ["languages", "Stars"]),
     "training languages": ({"task": "sst2", "train_languages": ["de"]}, ["train_languages", "sst2"]),
+    "weights of numbers": ({"text": "Review", "label": "Id", "class_weights": "balanced"}, ["Id", "class_weights"]),
     "epochs and steps": ({"text": "Review", "label": "Stars", "steps": 2}, ["epochs", "steps"]),
 }
 

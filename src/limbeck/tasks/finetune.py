@@ -31,6 +31,9 @@ from limbeck.training.run import Job, Parts, Resume, Run, carry_out
 from limbeck.training.stage import Stage, Tuner, set_dropout
 from limbeck.training.summary import encoder_facts, public_name, training_facts, versions
 
+MICRO_TOKENS = 4096
+"""On a processor a micro-batch of 8 windows of 384 tokens takes a sixth less time than one of 32, and a quarter of the memory;
+at 128 tokens 32 sequences at a time are best."""
 EPOCHS = 3
 """Passes over the training examples where nothing is said: BERT's (Devlin et al., 2019, section 4.1)."""
 
@@ -210,6 +213,11 @@ def _judged(assignment: Assignment) -> str:
     return text_fingerprint("\n".join(parts))
 
 
+def _micro_batch(stage: Stage, share: int) -> int:
+    """A process's share of the batch; on a processor no more tokens at a time than its caches bear."""
+    return share if this_process().device.type != "cpu" else max(1, min(share, MICRO_TOKENS // stage.source.longest))
+
+
 def _resolve(recipe: FineTuning, stage: Stage, begun: FineTuning | None) -> FineTuning:
     """The recipe with every decision made; probed ones are taken from the run's beginning, and so is its length."""
     processes = this_process().num_processes
@@ -221,7 +229,7 @@ def _resolve(recipe: FineTuning, stage: Stage, begun: FineTuning | None) -> Fine
     if precision == "auto":
         precision = begun.precision if begun else broadcast_object_list([faster_precision(stage, recipe.batch_size)])[0]
     if micro_batch_size == "auto":
-        micro_batch_size = begun.micro_batch_size if begun else math.ceil(recipe.batch_size / processes)
+        micro_batch_size = begun.micro_batch_size if begun else _micro_batch(stage, math.ceil(recipe.batch_size / processes))
     return replace(
         recipe,
         steps=steps,

@@ -72,6 +72,8 @@ def asks_questions(recipe: FineTuning) -> bool:
 
 def question_assignment(data: QuestionData, recipe: FineTuning, tokenizer: PreTrainedTokenizerBase) -> QuestionAssignment:
     """Questions made ready as the recipe wants them."""
+    if recipe.class_weights != "none":
+        raise UserError(f"{data.name} asks for answers, which have no classes to weigh; leave class_weights out.")
     return QuestionAssignment(
         data,
         tokenizer,

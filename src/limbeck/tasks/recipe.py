@@ -59,7 +59,7 @@ class FineTuning:
     batch_size: PositiveInt = 32
     """examples in an optimiser step, over all processes"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
-    """examples in one forward pass of a process; auto: the process's whole share of the batch"""
+    """examples in one forward pass of a process; auto: its whole share of the batch, on a processor at most 4,096 tokens"""
     epochs: Annotated[Number, Field(gt=0, lt=1e9)] | None = None
     """passes over the training examples (3 if nothing is said)"""
     steps: PositiveInt | None = None

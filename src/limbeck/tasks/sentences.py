@@ -47,7 +47,7 @@ class SentenceAssignment(Assignment):
         seed: decides the order of the training examples and which of them are drawn.
 
     Raises:
-        UserError: a split is missing or not labelled.
+        UserError: a split is missing or not labelled, or there are no classes to weigh.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class SentenceAssignment(Assignment):
         for split in self._splits:
             data.split(split)
         self._limit, self._weighting = limit, class_weights
+        if class_weights != "none" and data.task.kind == "regression":
+            raise UserError(f"{data.task.name} predicts numbers, which have no classes to weigh; leave class_weights out.")
         self._sources: dict[str, LabelledSource] = {}
         self.task: Task = data.task
         self.name, self.metric, self.selecting, self.notes = self.task.name, self.task.metrics[0], self.task.dev, data.notes
