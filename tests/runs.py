@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,7 @@ def hold(folder, held):
 def _command(arguments, errors, largest_file):
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have Ctrl-C ignored
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
