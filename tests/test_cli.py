@@ -101,6 +101,20 @@ def test_wrong_input_is_answered_in_one_line_and_leaves_nothing(arguments, chang
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--task", "rte", "--data", "nowhere"], "limbeck: MODEL is required."),
+        (["--task", "rte", "--data", "nowhere", "--seeds", "2"], "limbeck: MODEL is required."),
+        (["bert", "--task", "rte", "--seeds", "2"], "limbeck: --data is required."),
+        (["bert", "--data", "nowhere"], "limbeck: name a task such as sst2"),
+    ],
+)
+def test_what_a_fine_tuning_lacks_is_named_as_the_command_has_it(given, expected, tmp_path, capsys):
+    assert main(["finetune", *given, "-o", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith(expected)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("bach_size: 3\n", "bach_size in {file}: no such setting; did you mean batch_size?"),

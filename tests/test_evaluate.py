@@ -21,8 +21,9 @@ from limbeck.encoders.students import build_student
 from limbeck.errors import CheckFailed, UserError
 from limbeck.recipe import read_recipe
 from limbeck.report import Model
-from limbeck.studies import tuning
+from limbeck.studies import frozen, tuning
 from limbeck.studies.evaluate import list_entrants, write_twin
+from limbeck.tasks import probes
 from limbeck.tasks.finetune import run_finetuning
 from limbeck.training.folder import RunFolder
 from runs import content, equal, finish, start
@@ -114,7 +115,7 @@ def test_fine_tuned_over_seeds_every_model_on_every_task(compare, protocol, tmp_
     assert json.loads((tmp_path / "results" / "results.json").read_text()) == results
 
 
-def test_what_is_finished_is_not_done_again_and_seeds_can_be_added(compare, protocol, tmp_path, monkeypatch):
+def test_what_is_finished_is_not_done_again_and_seeds_can_be_added(compare, protocol, tmp_path, monkeypatch, capsys):
     compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=1)
     before = content(tmp_path / "results" / "runs")
     begun = []
@@ -124,7 +125,9 @@ def test_what_is_finished_is_not_done_again_and_seeds_can_be_added(compare, prot
         return run_finetuning(recipe, output, **settings)
 
     monkeypatch.setattr(tuning, "run_finetuning", counted)
-    compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=2, resume="auto")
+    compare(finetune=True, protocol=protocol, tasks=["sst2"], seeds=2, resume="auto", quiet=False)
+    said = capsys.readouterr().err
+    assert (said.count("finished before, "), said.count("fine-tuning ")) == (3, 3)
     assert sum(finished for _, finished in begun) == sum(not finished for _, finished in begun) == 3
     after = content(tmp_path / "results" / "runs")
     assert {name: after[name] for name in before} == before
@@ -161,6 +164,35 @@ def test_frozen_models_are_probed(compare, teacher):
     }
     again = compare(teacher, output="again")  # named or found by the run, it is the same row
     assert again["cells"] == results["cells"]
+
+
+def test_probes_train_on_as_many_examples_as_are_asked_for_and_say_how_far_they_are(compare, monkeypatch, capsys):
+    trained = []
+
+    def noted(encoder, data, **settings):
+        trained.append(settings["limit"])
+        return probes.probe(encoder, data, **settings)
+
+    monkeypatch.setattr(frozen, "probe", noted)
+    few, all_of_them = compare(tasks=["sst2"], examples=12, quiet=False), compare(tasks=["sst2"], output="all")
+    assert trained == [12] * 3 + [None] * 3
+    assert few["cells"] != all_of_them["cells"]
+    assert "measuring 3 of 3: student on sst2" in capsys.readouterr().err
+
+
+def test_examples_override_a_protocol(compare, protocol, tmp_path):
+    protocol.write_text(protocol.read_text() + "examples: 100\n")
+    compare(finetune=True, protocol=protocol, tasks=["sst2"], examples=32)
+    run = RunFolder(tmp_path / "results" / "runs" / "student" / "sst2" / "seed-0")
+    assert run.read_summary()["task"]["examples"] == 32
+
+
+def test_a_missing_package_is_said_before_anything_is_written(compare, monkeypatch, tmp_path, refused):
+    monkeypatch.setattr(probes, "find_spec", lambda name: None)
+    with refused("pip install 'limbeck[tasks]'"):
+        compare()
+    assert not (tmp_path / "results").exists()
+    compare(tasks=["stsb"])  # cosines need no package
 
 
 def test_a_model_with_a_head_is_asked_as_it_is_whatever_the_order_of_its_labels(compare, tiny_bert, save_bert, glue, tmp_path):
@@ -262,6 +294,8 @@ WRONG = {
     "jobs": (["teacher"], {"finetune": True, "jobs": 1.5}, ["jobs"]),
     "resume": (["teacher"], {"resume": "always"}, ["always"]),
     "seeds without training": (["teacher"], {"seeds": 3}, ["--seeds", "--finetune"]),
+    "a protocol without training": (["teacher"], {"protocol": "small"}, ["--protocol", "--finetune"]),
+    "no examples": (["teacher"], {"examples": 0}, ["examples"]),
     "a map of outputs that no model has": (
         ["teacher"],
         {"label_map": {"LABEL_0": "positive"}},

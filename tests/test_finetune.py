@@ -131,7 +131,7 @@ def test_a_tsv_of_pairs_with_numbers_predicts_in_their_units(teacher, prices, tm
     assert float(best.state_dict()["classifier.bias"]) == pytest.approx(9000, rel=0.5)
 
 
-def test_official_files_give_predictions_on_test_in_the_leaderboards_format(teacher, tmp_path):
+def test_official_files_give_predictions_on_test_in_the_leaderboards_format(teacher, tmp_path, capsys):
     drawn, folder = random.Random(3), tmp_path / "SST-2"
     folder.mkdir()
     for name, number in (("train", 160), ("dev", 40)):
@@ -140,7 +140,9 @@ def test_official_files_give_predictions_on_test_in_the_leaderboards_format(teac
     truth = drawn.choices([0, 1], k=30)
     tests = [sentence(drawn, "warm" if label else "cold") for label in truth]
     (folder / "test.tsv").write_text("index\tsentence\n" + "".join(f"{place}\t{text}\n" for place, text in enumerate(tests)))
-    run = limbeck.finetune(teacher, task="SST-2", data=tmp_path, output=tmp_path / "run", **QUICK)
+    run = limbeck.finetune(teacher, task="SST-2", data=tmp_path, output=tmp_path / "run", **QUICK | {"quiet": False})
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("predicting")]
+    assert said == ["predicting test, 30 examples"]  # dev was evaluated at the end
     lines = (run.path / "submission" / "SST-2.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", *(f"{place}\t{label}" for place, label in enumerate(truth))]
     assert run.summary["scores"]["test"] == {}

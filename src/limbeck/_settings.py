@@ -182,7 +182,8 @@ def _sentence(name: str, place: Sequence[str], problems: Sequence[ErrorDetails],
     text = " or ".join([texts[0], *(each.removeprefix("should be ") for each in texts[1:])])
     value = " ".join(repr(problems[0]["input"]).split())[:80]
     shown = "" if "value_error" in kinds or not place or "not " in text else f", not {value}"
-    return f"{name}: {text}{shown}" + ("" if text.endswith("?") and not shown else ".")
+    about = f"{name}: " if place else ""
+    return f"{about}{text}{shown}" + ("" if text.endswith("?") and not shown else ".")
 
 
 def _message(problem: ErrorDetails) -> str:

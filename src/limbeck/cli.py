@@ -194,7 +194,7 @@ def _add_finetune(commands: Any) -> None:
         if setting.name != "model":
             _add_flag(recipe, setting)
     parser.add_argument("--config", type=_path, metavar="RECIPE", help="a recipe file, whose fields the flags override")
-    _add_protocol(parser, default=None)
+    _add_protocol(parser)
     _add_destination(parser)
     parser.set_defaults(command=_finetune)
 
@@ -217,7 +217,8 @@ def _add_evaluate(commands: Any) -> None:
         help="which label each output of a fine-tuned model stands for",
     )
     parser.add_argument("--finetune", action="store_true", help="fine-tune each model on each task; otherwise they are probed")
-    _add_protocol(parser, default="small")
+    parser.add_argument("--examples", type=_whole, metavar="N", help=f"{_text_of(FineTuning, 'examples')}; of probes, too")
+    _add_protocol(parser, shown=" (small)")
     parser.add_argument("--test", action="store_true", help="predict test files, too, in their leaderboard's format")
     parser.add_argument(
         "--jobs",
@@ -230,13 +231,11 @@ def _add_evaluate(commands: Any) -> None:
     parser.set_defaults(command=_evaluate)
 
 
-def _add_protocol(parser: argparse.ArgumentParser, default: str | None) -> None:
-    shown = f" ({default})" if default else ""
+def _add_protocol(parser: argparse.ArgumentParser, shown: str = "") -> None:
     parser.add_argument(
         "--protocol",
         metavar="NAME",
-        default=default,
-        help=f"settings by task, or a paper's grid: {', '.join(name for name, _ in protocol_names())}{shown}",
+        help=f"settings by task, or a paper's grid: {', '.join(name for name, _ in protocol_names())}, or a file{shown}",
     )
     parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="fine-tune so often, with other seeds (1)")
     parser.add_argument("--keep-models", action="store_true", help="keep the weights of every run, not only of the best")
@@ -381,8 +380,9 @@ def _finetune(parsed: argparse.Namespace) -> dict[str, Any]:
     else:
         from limbeck.studies.grid import finetune_grid
 
-        if missing := {"model", "data"} - values.keys():
-            raise UserError(f"{' and '.join(sorted(missing))}: required.")
+        for name in ("model", "data"):
+            if name not in values:
+                raise UserError(f"{spell([name])} is required.")
         given = {"protocol": parsed.protocol, "seeds": parsed.seeds, "keep_models": parsed.keep_models}
         summary = finetune_grid(**values, **given, **_destination(parsed)).summary
     if not (parsed.json or parsed.quiet):
@@ -400,7 +400,20 @@ def _show_finetuned(summary: dict[str, Any]) -> None:
 def _evaluate(parsed: argparse.Namespace) -> dict[str, Any]:
     from limbeck.studies.evaluate import evaluate
 
-    names = ("models", "tasks", "data", "dev", "label_map", "finetune", "protocol", "seeds", "test", "jobs", "keep_models")
+    names = (
+        "models",
+        "tasks",
+        "data",
+        "dev",
+        "label_map",
+        "finetune",
+        "protocol",
+        "seeds",
+        "examples",
+        "test",
+        "jobs",
+        "keep_models",
+    )
     return evaluate(**{name: getattr(parsed, name) for name in names}, **_destination(parsed))
 
 
@@ -409,6 +422,8 @@ def _spelling(given: dict[str, Any], configured: dict[str, Any]) -> Spelling:
 
     def spell(place: Sequence[str]) -> str:
         name = place[1] if place[0] == "objective" and len(place) > 1 else place[0]
+        if name == "model" and name not in configured:
+            return "MODEL"  # no flag: it stands right behind the command
         return f"{'.'.join(place)} in {given['config']}" if place[0] in configured and name not in given else flag(name)
 
     return spell

@@ -80,7 +80,7 @@ def _figure(results: Results) -> Figure:
     for panel in panels[:, 0]:
         panel.set_yticks(range(len(models)), names, parse_math=False)
     panels[0, 0].set_ylim(len(models) - 0.4, -0.6)
-    _explain(figure, models)
+    _explain(figure, models, seeds=not all(cell.fixed for task in tasks for cell in results.of_task(task)))
     return figure
 
 
@@ -109,7 +109,7 @@ def _draw_cell(panel: Axes, row: int, cell: Measured, colour: str, marker: str) 
         panel.plot(seeds, [row + BESIDE] * len(seeds), marker="o", markersize=3, alpha=0.6, color=colour, linestyle="none")
 
 
-def _explain(figure: Figure, models: list[Model]) -> None:
+def _explain(figure: Figure, models: list[Model], *, seeds: bool) -> None:
     from matplotlib.lines import Line2D
 
     roles = {model.role: LOOKS[model.role] for model in models}
@@ -117,7 +117,8 @@ def _explain(figure: Figure, models: list[Model]) -> None:
         Line2D([], [], color=colour, marker=marker, linestyle="none", label=role) for role, (colour, marker) in roles.items()
     ]
     entries.append(Line2D([], [], color="0.4", linewidth=LINE, label=f"{100 * (1 - LEVEL):.0f} % interval"))
-    entries.append(Line2D([], [], color="0.4", marker="o", markersize=3, linestyle="none", label="a seed"))
+    if seeds:
+        entries.append(Line2D([], [], color="0.4", marker="o", markersize=3, linestyle="none", label="a seed"))
     figure.legend(handles=entries, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
 
 
@@ -125,4 +126,6 @@ def _name(model: Model) -> str:
     """In a few lines; of a long one the end, where names of folders differ."""
     most = NAME_COLUMNS * NAME_LINES
     short = model.name if len(model.name) <= most else f"...{model.name[-most:]}"
-    return "\n".join(textwrap.wrap(short, NAME_COLUMNS))
+    # A folder's name begins a line rather than being cut in two.
+    lines = textwrap.wrap(short.replace("/", "/ "), NAME_COLUMNS)
+    return "\n".join(line.replace("/ ", "/") for line in lines)

@@ -138,7 +138,9 @@ def _seeds_note(results: Results) -> str:
         if numbers[0] == 1:
             said.append("Of a model with one seed it is not known how much training varies, and no interval counts it.")
     if fixed:
-        said.append(f"Nothing was trained for {_listed(fixed)}: no seeds, no spread.")
+        said.append(f"No model was trained for {_listed(fixed)}: no seeds, no spread.")
+    if examples := results.settings.get("examples"):
+        said.append(f"What was trained had {count(examples)} examples at most.")
     return " ".join(said)
 
 

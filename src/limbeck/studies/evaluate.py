@@ -24,9 +24,11 @@ from limbeck.studies.tuning import Tuning, carry_out, file_name
 from limbeck.tasks.finetune import read_predictions
 from limbeck.tasks.folders import squeezed
 from limbeck.tasks.heads import has_sentence_head, output_names
+from limbeck.tasks.probes import check_scikit_learn
 from limbeck.tasks.protocols import settings
 from limbeck.tasks.reading import asks_questions, assignment_of, read_data, read_questions_to_evaluate, selecting_splits
 from limbeck.tasks.recipe import FineTuning
+from limbeck.tasks.squad import QUESTIONS
 from limbeck.tasks.task import TaskData
 from limbeck.text import listed
 from limbeck.training.export import export_student
@@ -37,6 +39,10 @@ from limbeck.training.summary import public_name
 RUNS, TWINS = "runs", "twins"
 PARTS = ("results.json", "results.md", "results.png", RUNS, TWINS)
 """Everything an evaluation writes."""
+UNPROBED = ("stsb", *QUESTIONS)
+"""Tasks that an encoder without a head is measured on without a probe, or not at all."""
+PROTOCOL = "small"
+"""By which models are fine-tuned if none is named."""
 LONGEST_NAME = 200
 """Bytes that a file's name may have, with room for what is added while it is written."""
 CARD = "The student as it was before its distillation.\n"
@@ -64,8 +70,9 @@ def evaluate(
     output: str | Path,
     dev: str | float | None = None,
     finetune: bool = False,
-    protocol: str | Path = "small",
+    protocol: str | Path | None = None,
     seeds: int = 1,
+    examples: int | None = None,
     test: bool = False,
     jobs: int = 1,
     keep_models: bool = False,
@@ -86,8 +93,9 @@ def evaluate(
         output: the directory of the results; the runs of fine-tuning are in it, too.
         dev: as in `FineTuning`.
         finetune: fine-tune every model on every task; otherwise frozen embeddings are probed.
-        protocol: the settings of fine-tuning by task and width.
+        protocol: the settings of fine-tuning by task and width; "small" if none is named.
         seeds: how often each is fine-tuned.
+        examples: training examples at most, of probes as of fine-tuning, as in `FineTuning`.
         test: also predict the tasks' test files, in their leaderboard's format where there is one.
         jobs: runs of fine-tuning at a time, which share the processor's cores; on a processor one core a run is used best.
         keep_models: keep the fine-tuned weights, too.
@@ -105,8 +113,10 @@ def evaluate(
     reporter, folder = Reporter(quiet=quiet), Path(output)
     models, tasks, data = ([str(each) for each in _several(values)] for values in (models, tasks, data))
     names = _task_names(tasks)
-    _check_settings(models, finetune=finetune, label_map=label_map, seeds=seeds, jobs=jobs, test=test, keep_models=keep_models)
-    given = {"data": data, "dev": dev}
+    only_tuned = {"protocol": protocol is not None, "seeds": seeds > 1, "test": test, "keep_models": keep_models}
+    _check_settings(models, finetune=finetune, label_map=label_map, counts={"seeds": seeds, "jobs": jobs}, only_tuned=only_tuned)
+    protocol = PROTOCOL if protocol is None else protocol
+    given = {"data": data, "dev": dev, "examples": examples}
 
     def recipe_of(model: str, task: str) -> FineTuning:
         splits = [] if test else selecting_splits(task)
@@ -119,6 +129,8 @@ def evaluate(
     entrants = list_entrants(models, folder / TWINS)
     if label_map:
         _check_label_map(label_map, entrants)
+    if not finetune and not all(entrant.outputs for entrant in entrants) and any(task not in UNPROBED for task in names):
+        check_scikit_learn()
     with RunFolder(folder).locked():
         if overwrite:
             _clear(folder)
@@ -132,7 +144,10 @@ def evaluate(
             carry_out(tunings, jobs, reporter, keep_models=keep_models)
             measured += [_measured(tuning) for tuning in tunings]
         else:
-            measured = [measure_frozen(name, recipe, label_map or {}, reporter) for name, recipe in cells]
+            measured = []
+            for number, (name, recipe) in enumerate(cells, start=1):
+                reporter.say(f"measuring {number} of {len(cells)}: {name} on {recipe.task}")
+                measured.append(measure_frozen(name, recipe, label_map or {}, reporter))
         said = {"protocol": str(protocol) if finetune else None, **given}
         results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), said)
         write_results(results, folder, reporter.say)
@@ -201,18 +216,15 @@ def _check_settings(
     *,
     finetune: bool,
     label_map: Mapping[str, str] | None,
-    seeds: int,
-    jobs: int,
-    test: bool,
-    keep_models: bool,
+    counts: Mapping[str, int],
+    only_tuned: Mapping[str, bool],
 ) -> None:
     """Refuse settings that make no sense, or none together."""
     if not models:
         raise UserError("No model was named; give runs, folders or hub names.")
-    for name, number in (("seeds", seeds), ("jobs", jobs)):
+    for name, number in counts.items():
         if type(number) is not int or number < 1:
             raise UserError(f"{name} is how many, a whole number from 1 on, not {number!r}.")
-    only_tuned = {"seeds": seeds > 1, "test": test, "keep_models": keep_models}
     if not finetune and (idle := [name for name, is_given in only_tuned.items() if is_given]):
         raise UserError(f"{', '.join(map(flag, idle))}: only fine-tuning has that; add --finetune, or leave it out.")
     if finetune and label_map:

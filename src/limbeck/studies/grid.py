@@ -130,10 +130,12 @@ def finetune_grid(
     reporter = Reporter(quiet=quiet or not this_process().is_main_process)
     facts = {"protocol": None if protocol is None else public_name(str(protocol)), "model": public_name(str(model))}
 
+    places = [place for combination in grid for place in combination.runs]
+
     def carry_out(combination: Combination) -> Scored:
         runs = []
         for place, recipe in combination.runs.items():
-            reporter.say(f"combination {grid.index(combination) + 1} of {len(grid)}: {place}")
+            reporter.say(f"run {places.index(place) + 1} of {len(places)}: {place}")
             runs.append(run_finetuning(recipe, folder.path / place, resume=resume, overwrite=overwrite, quiet=quiet))
         return Scored(combination, runs)
 
@@ -153,7 +155,8 @@ def finetune_grid(
     best = _best(scored)
     scored[scored.index(best)] = best = _with_weights(best, quiet=quiet)
     result = write(finished=True)
-    reporter.say(f"best: {next(iter(best.combination.runs))}, {best.metric} {best.mean.text()} on {best.split}")
+    which = f"best: {Path(next(iter(best.combination.runs))).parent}" if len(grid) > 1 else f"{seeds} seeds"
+    reporter.say(f"{which}, {best.metric} {best.mean.text()} on {best.split}")
     return Run(folder.path, best.runs[0].student, result)
 
 

@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ from limbeck.studies.grid import finetune_grid
 from limbeck.tasks.finetune import run_finetuning
 from limbeck.tasks.protocols import settings
 from limbeck.tasks.recipe import FineTuning
-from limbeck.training.folder import REMOVED, RunFolder
+from limbeck.training.folder import REMOVED, SUMMARY, RunFolder
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Tuning:
             seeds: how many.
         """
         place = folder / file_name(name) / str(recipe.task)
-        choices = settings(protocol, recipe.task, load_encoder(recipe.model).shape.width)
+        given: dict[str, Any] = {} if recipe.examples is None else {"examples": recipe.examples}
+        choices = settings(protocol, recipe.task, load_encoder(recipe.model).shape.width, given)
         if len(choices) > 1:
             with _naming(f"{name} on {recipe.task}"):
                 grid = finetune_grid(
@@ -61,6 +63,7 @@ class Tuning:
                     output=place / "grid",
                     resume="auto",
                     quiet=True,
+                    **given,
                 )
             choices = [grid.summary["best"]["settings"]]
         return cls(name, replace(recipe, **choices[0]), tuple(place / f"seed-{seed}" for seed in range(seeds)))
@@ -86,7 +89,8 @@ def carry_out(tunings: Sequence[Tuning], jobs: int, reporter: Reporter, *, keep_
     work = list(_in_order(tunings))
     if jobs == 1:
         for number, (said, recipe, place) in enumerate(work, start=1):
-            reporter.say(f"fine-tuning {number} of {len(work)}: {said}")
+            verb = "finished before," if (place / SUMMARY).is_file() else "fine-tuning"
+            reporter.say(f"{verb} {number} of {len(work)}: {said}")
             _run(said, recipe, place, keep_models)
         return
     with _pool(jobs) as pool:

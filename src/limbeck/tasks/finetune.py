@@ -111,7 +111,7 @@ class TaskParts(Parts[FineTuning]):
         for note in self.assignment.notes:
             reporter.fact("data", note)
         selecting = self.assignment.source(self.assignment.selecting)
-        reporter.fact("task", f"{self.assignment.name}, {count(len(source))} to train on, {count(len(selecting))} to select by")
+        reporter.fact("task", f"{self.assignment.name}, {count(len(source))} to train on, {count(len(selecting))} to evaluate on")
         reporter.fact(
             "training",
             f"{count(recipe.steps or 0)} steps of {recipe.batch_size}, learning rate {recipe.learning_rate:g}, "
@@ -125,7 +125,10 @@ class TaskParts(Parts[FineTuning]):
         # The end is always evaluated, unless the run was resumed there.
         latest = evaluation.latest if isinstance(evaluation, TaskEvaluation) else {}
         for split in self.assignment.splits:
-            judged = latest.get(split) or predict(self.assignment, split, self.student.model, loop.accelerator, batch_size)
+            judged = latest.get(split)
+            if judged is None:
+                loop.reporter.say(f"predicting {split}, {count(len(self.assignment.source(split)))} examples")
+                judged = predict(self.assignment, split, self.student.model, loop.accelerator, batch_size)
             scores[split] = dict(judged.scores)
             if loop.accelerator.is_main_process:
                 write_predictions(folder, split, judged.predictions)

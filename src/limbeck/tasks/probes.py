@@ -81,8 +81,7 @@ def probe(
         UserError: scikit-learn is missing, there is no such split or no label in it, or too few examples to train on.
         CheckFailed: the embeddings are not finite.
     """
-    if find_spec("sklearn") is None:
-        raise UserError("Probes need a package that is missing: pip install 'limbeck[tasks]'.")
+    check_scikit_learn()
     scored = data.split(split)
     fitting, choosing = _divided(sampled(data.split("train"), limit, seed))
     parts = replace(data, splits={"fitting": fitting, "choosing": choosing, "scored": scored})
@@ -93,6 +92,16 @@ def probe(
     outputs = _outputs(data.task, known, np.concatenate(labels[:2]), asked, strength)
     predictions = decided(data.task.kind, outputs)
     return Probed(score(data.task, predictions, labels[2]), predictions, outputs, labels[2], strength)
+
+
+def check_scikit_learn() -> None:
+    """Refuse to probe without the package that trains probes.
+
+    Raises:
+        UserError: scikit-learn is missing.
+    """
+    if find_spec("sklearn") is None:
+        raise UserError("Probes need a package that is missing: pip install 'limbeck[tasks]'.")
 
 
 def similarity_probe(encoder: Encoder, data: TaskData, split: str = "dev") -> Probed:

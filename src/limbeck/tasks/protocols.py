@@ -119,7 +119,9 @@ def read_protocol(file: Path) -> Protocol:
     where = f"{file}: "
     known = ("description", "named_tasks_only", "tasks", *LAYER)
     _check_names(fields, known, where)
-    description, only, entries = fields.pop("description", ""), fields.pop("named_tasks_only", False), fields.pop("tasks", {})
+    description, only, entries = fields.pop("description", None), fields.pop("named_tasks_only", False), fields.pop("tasks", {})
+    if description is None:
+        raise UserError(f"{where}a line 'description: ...' is missing; say in it what the protocol is.")
     if not isinstance(description, str) or not description.strip() or "\n" in description.strip():
         raise UserError(f"{where}description should be one line of text, not {description!r}.")
     if not isinstance(only, bool):
@@ -225,7 +227,7 @@ def _combinations(layers: Iterable[Layer], width: int, where: str) -> list[dict[
         try:
             _checked(combination, ".".join)
         except UserError as error:
-            raise UserError(f"{where}{str(error).removeprefix('FineTuning: ')}") from None
+            raise UserError(f"{where}{error}") from None
     return found
 
 

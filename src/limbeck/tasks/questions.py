@@ -91,7 +91,7 @@ class QuestionAssignment(Assignment):
         """What the user should be told of the data."""
         questions = self._drawn
         silent = sum(not question.answerable for question in questions)
-        kind = f", {count(silent)} of them without an answer" if silent else ""
+        kind = f" ({count(silent)} without an answer)" if silent else ""
         return (*self._data.notes, f"{count(len(questions))} questions{kind} in {count(len(self.training))} windows to train on")
 
     @cached_property

@@ -160,7 +160,7 @@ def _json(path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it to UTF-8.") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}); fetch it again.") from error
+        raise UserError(f"{path} is not JSON ({error}); give files in SQuAD's JSON, or fetch it again.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
