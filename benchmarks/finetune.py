@@ -171,7 +171,7 @@ def run_trainer(task: str, model: str, precision: str, steps: int, data: Path, o
 def examples_of(task: str, data: Path, count: int) -> tuple[Sequence[Example], Sequence[Example], Sequence[str]]:
     """The training examples that `limbeck.finetune` draws with the same seed, those of dev, and the task's metrics."""
     from limbeck.tasks.glue import read_glue
-    from limbeck.tasks.sentences import drawn
+    from limbeck.tasks.holdout import drawn
 
     read = read_glue(task, data)
     return drawn(read.split("train"), count, SEED), read.split("dev").examples, read.task.metrics

@@ -87,6 +87,16 @@ def refused():
 
 
 @pytest.fixture
+def datasets(offline, monkeypatch, tmp_path):
+    """The package `datasets`, without its progress bars and the network."""
+    package = pytest.importorskip("datasets", reason="pip install 'limbeck[data]'")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / ".datasets")
+    package.disable_progress_bars()
+    return package
+
+
+@pytest.fixture
 def make_tokenizer():
     """Build a lower-casing WordPiece tokenizer of some 200 tokens; arguments change its settings."""
 

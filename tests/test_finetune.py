@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,18 @@ def test_early_ending_keeps_the_best_and_ends_there_however_often_it_is_resumed(
     )
     assert again.summary["training"]["steps"] == last
     assert equal(weights(run), weights(again))
+
+
+def test_patience_alone_keeps_no_second_model(teacher, reviews, tmp_path):
+    given = {"data": reviews, "text": "Review", "label": "Stars", "output": tmp_path / "run", **QUICK}
+    given |= {"epochs": 2, "patience": 5, "eval_every": 4, "checkpoint_every": 4, "keep_checkpoints": 9}
+    run = limbeck.finetune(teacher, **given)
+    best = run.summary["best"]["step"]
+    (run.path / "summary.json").unlink()
+    for folder in (run.path / "checkpoints").iterdir():
+        if not folder.name.endswith(f"{best:08d}"):
+            shutil.rmtree(folder)
+    assert not (limbeck.finetune(teacher, **given, resume="auto").path / "best").exists()
 
 
 def test_fewer_examples_keep_the_classes_shares(teacher, reviews, tmp_path):

@@ -1,9 +1,7 @@
 """Strict loading, the check of tokenizers, and how a student begins."""
 
-import http.server
 import json
 import socket
-import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from transformers import (
 )
 
 import limbeck
+from hub import answering
 from limbeck.encoders import folders
 from limbeck.encoders.loading import check_same_tokenizer, load_encoder, new_encoder
 from limbeck.encoders.shape import StudentShape
@@ -434,23 +433,10 @@ def test_an_address_of_the_hub_that_leads_nowhere_is_refused(hub, refused, endpo
     ],
 )
 def test_a_hub_that_does_not_give_the_model_says_what_to_do(hub, refused, status, code, remedy):
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        hub(f"http://127.0.0.1:{server.server_port}")
+    with answering(status, code) as endpoint:
+        hub(endpoint)
         with refused("There is no model folder 'owner/model'", remedy):
             load_encoder("owner/model")
-        server.shutdown()
 
 
 def test_a_hub_that_never_answers_is_not_waited_for(hub, monkeypatch, refused):

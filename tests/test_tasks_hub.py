@@ -1,15 +1,13 @@
 """Data sets in the hub's form: the same examples as in a task's own files, from folders and from the hub's cache."""
 
-import http.server
 import json
 import socket
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from huggingface_hub import constants
 
+from hub import answering
 from limbeck.data import files
 from limbeck.tasks.glue import GLUE, read_glue
 from limbeck.tasks.hub import is_data_set, read_hub, read_hub_questions
@@ -46,16 +44,6 @@ ASKED = [
     {"id": "b", "title": "Copper", "context": "Copper is red.", "question": "What is blue?", "answers": []},
     {"id": "c", "title": "Tin", "context": "Tin, tin.", "question": "What?", "answers": [("Tin", 0), ("tin", 5), ("in", 7)]},
 ]
-
-
-@pytest.fixture
-def datasets(offline, monkeypatch, tmp_path):
-    """The package `datasets`, without its progress bars and the network."""
-    package = pytest.importorskip("datasets", reason="pip install 'limbeck[data]'")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / ".datasets")
-    package.disable_progress_bars()
-    return package
 
 
 @pytest.fixture
@@ -363,25 +351,6 @@ def test_the_configuration_follows_from_the_task(repository, refused):
     assert (data.task.labels, len(data.split("dev"))) == (("entailment", "not_entailment"), 6)
     named = read_own(f"{repository}:rte", ["sentence1", "sentence2"], "label", dev=f"{repository}:rte:train")
     assert str(named.split("dev").path).endswith("hub:rte:train/train")
-
-
-@contextmanager
-def answering(status, code):
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from limbeck.encoders.embedding import embed
 from limbeck.encoders.loading import load_encoder
 from limbeck.tasks.examples import Example, Split
 from limbeck.tasks.glue import GLUE, read_glue, read_split
-from limbeck.tasks.probes import probe, sampled, similarity_probe
+from limbeck.tasks.holdout import drawn
+from limbeck.tasks.probes import probe, similarity_probe
 from limbeck.tasks.task import Task, TaskData
 
 METALS, THINGS = ["copper", "stone", "water"], ["house", "river", "music", "paper", "light", "north", "island", "school"]
@@ -35,7 +36,7 @@ def sklearn():
     return pytest.importorskip("sklearn", reason="pip install 'limbeck[tasks]'")
 
 
-def drawn(seed, number, make):
+def invented(seed, number, make):
     """Examples of what `make` makes of a random generator: texts and a label."""
     random = np.random.default_rng(seed)
     made = [make(random) for _ in range(number)]
@@ -43,7 +44,7 @@ def drawn(seed, number, make):
 
 
 def task_of(task, make, train=150, dev=60):
-    splits = {"train": drawn(0, train, make), "dev": drawn(1, dev, make)}
+    splits = {"train": invented(0, train, make), "dev": invented(1, dev, make)}
     return TaskData(task, {name: Split(name, Path(f"{name}.tsv"), examples) for name, examples in splits.items()})
 
 
@@ -160,13 +161,15 @@ def test_seed_and_texts_decide_and_not_the_order_of_the_file(sklearn, encoder):
 def test_a_sample_has_each_class_in_its_share(limit):
     labels = [0] * 300 + [1] * 90 + [2] * 30
     split = Split("train", Path("a"), tuple(Example(f"text {line}", None, label, line) for line, label in enumerate(labels)))
-    sample = sampled(split, limit, 0)
-    assert len(set(sample.examples)) == limit
-    counts = Counter(example.label for example in sample.examples)
+    sample = drawn(split, limit, 0)
+    assert len(set(sample)) == limit
+    assert [example.line for example in sample] == sorted(example.line for example in sample)
+    counts = Counter(example.label for example in sample)
     assert all(abs(counts[label] - limit * labels.count(label) / len(labels)) < 1 for label in range(3))
-    assert sampled(split, limit, 0) == sample
-    assert sampled(split, limit, 1) != sample
-    assert sampled(split, 420, 0) == sampled(split, None, 0) == split
+    turned = replace(split, examples=split.examples[::-1])
+    assert {*drawn(turned, limit, 0)} == {*drawn(split, limit, 0)} == {*sample}
+    assert drawn(split, limit, 1) != sample
+    assert drawn(split, 420, 0) == split.examples
 
 
 def test_a_class_that_no_training_example_has_is_never_predicted(sklearn, encoder):
@@ -208,8 +211,8 @@ def test_what_cannot_be_probed_is_refused(sklearn, encoder, monkeypatch, refused
     unlabelled = tuple(replace(example, label=None) for example in data.split("dev").examples)
     with refused("no labels"):
         probe(encoder, replace(data, splits={**data.splits, "dev": replace(data.split("dev"), examples=unlabelled)}))
-    for limit in (-1, 0, 1, 2):
-        with refused("train.tsv", f"{max(limit, 0)} examples are too few"):
+    for limit in (0, 1, 2):
+        with refused("train.tsv", f"{limit} examples are too few"):
             probe(encoder, data, limit=limit)
     with refused("metals", "pairs of texts a number"):
         similarity_probe(encoder, data)
@@ -228,5 +231,6 @@ def test_a_real_encoder_ranks_real_pairs(minilm, real_data):
 
 def test_a_probe_reads_sentiment_from_a_real_encoder(sklearn, minilm, real_data):
     data = read_glue("sst2", real_data / "glue")
-    data = replace(data, splits={"train": data.split("train"), "dev": sampled(data.split("dev"), 200, 0)})
+    dev = data.split("dev")
+    data = replace(data, splits={"train": data.split("train"), "dev": replace(dev, examples=drawn(dev, 200, 0))})
     assert probe(load_encoder(minilm), data, limit=800).scores["accuracy"] > 0.7

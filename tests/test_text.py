@@ -43,16 +43,6 @@ def write_parquet(tmp_path, arrow):
 
 
 @pytest.fixture
-def datasets(offline, monkeypatch, tmp_path):
-    """The package `datasets`, without its progress bars and the network."""
-    package = pytest.importorskip("datasets", reason="pip install 'limbeck[data]'")
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / ".datasets")
-    package.disable_progress_bars()
-    return package
-
-
-@pytest.fixture
 def zstd():
     return pytest.importorskip("zstandard", reason="pip install 'limbeck[data]'")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -78,6 +79,22 @@ def settings(cls: type[T]) -> type[T]:
     fields = [f"    {setting.name}: {setting.text}" for setting in described_settings(made) if setting.text]
     made.__doc__ = "\n".join([(made.__doc__ or "").rstrip(), "", "Args:", *fields])
     return made  # type: ignore[no-any-return]
+
+
+def spelled_signature(function: Callable[..., Any], kind: type, first: str) -> inspect.Signature:
+    """The signature of a function with the fields of a class spelled out in place of **settings, for help() and editors.
+
+    Args:
+        function: takes `first`, its own keywords, and **settings.
+        kind: the class made by `settings` whose fields these are.
+        first: the field that the function takes by position.
+    """
+    own = dict(inspect.signature(function).parameters)
+    del own["settings"]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    fields = [field.replace(kind=keyword) for name, field in inspect.signature(kind).parameters.items() if name != first]
+    returned = inspect.signature(function).return_annotation
+    return inspect.Signature([own.pop(first), *fields, *own.values()], return_annotation=returned)
 
 
 @dataclass(frozen=True)

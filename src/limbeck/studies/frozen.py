@@ -11,7 +11,7 @@ from limbeck.errors import UserError
 from limbeck.progress import Reporter
 from limbeck.report import Measured
 from limbeck.tasks import weighted
-from limbeck.tasks.assignment import Assignment, Judged
+from limbeck.tasks.assignment import Assignment, Compared, Judged
 from limbeck.tasks.heads import has_sentence_head, load_answer_head, load_sentence_head, output_names
 from limbeck.tasks.labels import permutation
 from limbeck.tasks.metrics import chance, correct
@@ -58,7 +58,7 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str], 
     if data.task.kind == "regression" and pairs:
         return _zero_shot(name, data, encoder)
     probed = probe(encoder, data, split=data.task.dev, limit=recipe.examples, seed=recipe.seed)
-    return _measured(name, f"{data.task.name} probe", data, probed)
+    return _probed(name, f"{data.task.name} probe", data, probed)
 
 
 def _answered(name: str, recipe: FineTuning) -> Measured:
@@ -73,17 +73,7 @@ def _answered(name: str, recipe: FineTuning) -> Measured:
 def _as_it_is(name: str, assignment: Assignment, judged: Judged) -> Measured:
     compared = assignment.compared(assignment.selecting, judged.predictions)
     assert compared is not None
-    return Measured(
-        model=name,
-        task=assignment.name,
-        metric=compared.metric,
-        scores=(judged.scores,),
-        seeds=(0,),
-        predictions=compared.predictions[None],
-        labels=compared.labels,
-        weighted=compared.weighted,
-        fixed=True,
-    )
+    return _fixed(name, assignment.name, judged.scores, compared)
 
 
 def measure_zero_shot(name: str, recipe: FineTuning) -> Measured:
@@ -100,24 +90,28 @@ def measure_zero_shot(name: str, recipe: FineTuning) -> Measured:
 
 
 def _zero_shot(name: str, data: TaskData, encoder: Encoder) -> Measured:
-    return _measured(name, f"{data.task.name} zero-shot", data, similarity_probe(encoder, data, split=data.task.dev))
+    return _probed(name, f"{data.task.name} zero-shot", data, similarity_probe(encoder, data, split=data.task.dev))
 
 
-def _measured(name: str, task: str, data: TaskData, probed: Probed) -> Measured:
+def _probed(name: str, task: str, data: TaskData, probed: Probed) -> Measured:
     metric, predictions, labels = data.task.metrics[0], probed.predictions, probed.labels
-    counted = weighted.METRICS.get(metric, weighted.mean_score)
     if data.task.kind == "multi-label":
-        predictions, labels = correct(predictions, labels).astype(np.float64), np.zeros(len(labels))
-        metric, counted = "accuracy", weighted.mean_score
+        right = correct(predictions, labels).astype(np.float64)
+        return _fixed(name, task, probed.scores, Compared("accuracy", right, np.zeros(len(right)), weighted.mean_score))
+    return _fixed(name, task, probed.scores, Compared(metric, predictions, labels, weighted.METRICS[metric]))
+
+
+def _fixed(name: str, task: str, scores: Mapping[str, float], compared: Compared) -> Measured:
+    """What was measured of a model that nothing was trained of."""
     return Measured(
         model=name,
         task=task,
-        metric=metric,
-        scores=(probed.scores,),
+        metric=compared.metric,
+        scores=(scores,),
         seeds=(0,),
-        predictions=predictions[None],
-        labels=labels,
-        weighted=counted,
+        predictions=compared.predictions[None],
+        labels=compared.labels,
+        weighted=compared.weighted,
         fixed=True,
     )
 

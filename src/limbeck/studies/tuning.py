@@ -73,7 +73,7 @@ Work = tuple[str, FineTuning, Path]
 """What a run is called in messages, its recipe and its directory."""
 
 
-def carry_out(tunings: Sequence[Tuning], jobs: int, reporter: Reporter, *, keep_models: bool) -> None:
+def finetune_all(tunings: Sequence[Tuning], jobs: int, reporter: Reporter, *, keep_models: bool) -> None:
     """Carry out every run that is not finished yet, the first seeds of all first.
 
     Args:

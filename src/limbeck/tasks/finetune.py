@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
+from limbeck._settings import spelled_signature
 from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.errors import UserError
@@ -69,22 +69,13 @@ def finetune(
     return run_finetuning(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
 
 
-def _full_signature() -> inspect.Signature:
-    """The signature of `finetune` with the recipe's fields spelled out, for help() and editors."""
-    own = dict(inspect.signature(finetune).parameters)
-    del own["settings"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    fields = [p.replace(kind=keyword) for p in inspect.signature(FineTuning).parameters.values() if p.name != "model"]
-    return inspect.Signature([own.pop("model"), *fields, *own.values()], return_annotation="Run")
-
-
-finetune.__signature__ = _full_signature()  # type: ignore[attr-defined]
+finetune.__signature__ = spelled_signature(finetune, FineTuning, "model")  # type: ignore[attr-defined]
 
 
 def run_finetuning(
     recipe: FineTuning, output: str | Path, *, resume: Resume = "never", overwrite: bool = False, quiet: bool = False
 ) -> Run:
-    """Carry a recipe out; arguments and errors are those of `limbeck.training.run.carry_out`."""
+    """Carry a recipe out; the other arguments and the errors are those of `finetune`."""
     dev = [recipe.dev] if names_input("dev", recipe.dev) and recipe.dev else []
     job = Job(recipe, [recipe.model, *recipe.data, *dev], _assemble, names_input)
     return carry_out(job, output, resume=resume, overwrite=overwrite, quiet=quiet)

@@ -15,6 +15,7 @@ from limbeck.encoders.folders import model_folder
 from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.weights import read_weights
 from limbeck.errors import UserError
+from limbeck.tasks.labels import in_order
 from limbeck.tasks.task import Kind
 
 PROBLEMS: dict[Kind, Literal["regression", "single_label_classification", "multi_label_classification"]] = {
@@ -23,8 +24,6 @@ PROBLEMS: dict[Kind, Literal["regression", "single_label_classification", "multi
     "regression": "regression",
 }
 """What transformers calls the kinds of tasks."""
-
-
 SENTENCES, ANSWERS = "ForSequenceClassification", "ForQuestionAnswering"
 """How transformers' classes with these heads are called."""
 
@@ -71,8 +70,7 @@ def has_sentence_head(encoder: Encoder) -> bool:
 
 def output_names(encoder: Encoder) -> list[str]:
     """What the outputs of such a head are called, in order."""
-    named = encoder.model.config.id2label or {}
-    return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
+    return in_order(encoder.model.config.id2label or {})
 
 
 def _with_head(encoder: Encoder, kind: type, config: object, seed: int) -> Encoder:

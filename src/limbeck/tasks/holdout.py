@@ -1,9 +1,9 @@
-"""Dividing a split into examples to train on and examples kept out."""
+"""Dividing a split into examples to train on and examples kept out, and drawing some of them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from limbeck.data.tokens import position
@@ -50,6 +50,29 @@ def held_groups(groups: Iterable[str], share: float) -> set[str]:
         raise UserError(f"The share to hold out is a number between 0 and 1, not {share}.")
     ordered = _ordered(groups)
     return set(ordered[: min(round(share * len(ordered)), len(ordered) - 1)])
+
+
+def drawn(split: Split, limit: int, seed: int) -> tuple[Example, ...]:
+    """At most so many of a split's examples, as `drawn_places` chooses them by their texts and classes."""
+    texts = ["\n".join((example.text, example.second or "")) for example in split.examples]
+    classes = [example.label if isinstance(example.label, int) else -1 for example in split.examples]
+    return tuple(split.examples[place] for place in drawn_places(texts, classes, limit, seed))
+
+
+def drawn_places(texts: Sequence[str], classes: Sequence[int], limit: int, seed: int) -> list[int]:
+    """The places of at most `limit` examples, each class in its share, in the file's order.
+
+    Seed and texts decide which, not the order of the file.
+    """
+    keys = [position(f"{seed}\n{text}".encode()) for text in texts]
+    seen: Counter[int] = Counter()
+    sizes = Counter(classes)
+    shares = {}
+    # With the r-th of n examples at (r - 1/2) / n, the beginning of the row has each class in its share.
+    for place in sorted(range(len(texts)), key=keys.__getitem__):
+        seen[classes[place]] += 1
+        shares[place] = (seen[classes[place]] - 0.5) / sizes[classes[place]]
+    return sorted(sorted(shares, key=lambda place: (shares[place], keys[place]))[:limit])
 
 
 def _ordered(groups: Iterable[str]) -> list[str]:

@@ -41,7 +41,7 @@ def permutation(
         UserError: the outputs are called LABEL_0 and so on and no one said what they mean, or outputs and labels do not match
             one to one; names both sides.
     """
-    names = _in_order(outputs)
+    names = in_order(outputs)
     meant = _meant(names, labels, meanings) if meanings else names
     if not meanings and all(NAMELESS.fullmatch(name) for name in names):
         example = ",".join(f"{name}={label}" for name, label in zip(names, labels, strict=False))
@@ -67,7 +67,8 @@ def _spellings(
     return [*compared, (loose, [canonical(label) for label in written])] if written else compared
 
 
-def _in_order(outputs: Mapping[int, str] | Mapping[str, str] | Sequence[str]) -> list[str]:
+def in_order(outputs: Mapping[int, str] | Mapping[str, str] | Sequence[str]) -> list[str]:
+    """The names of a model's outputs in order, from a list or from its configuration's `id2label`."""
     if isinstance(outputs, Mapping):
         return [str(name) for _, name in sorted(outputs.items(), key=lambda item: int(item[0]))]
     return [str(name) for name in outputs]

@@ -7,7 +7,6 @@ for numbers. Without any training, pairs are ranked by the cosine of u and v.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limbeck.data.tokens import position
 from limbeck.encoders.embedding import MAX_LENGTH
 from limbeck.encoders.loading import Encoder
 from limbeck.errors import CheckFailed, UserError
 from limbeck.tasks.examples import Example, Split
-from limbeck.tasks.holdout import hold_out
+from limbeck.tasks.holdout import drawn, hold_out
 from limbeck.tasks.metrics import decided, score
 from limbeck.tasks.similarity import cosines, embed_columns
 from limbeck.tasks.task import Task, TaskData
@@ -83,7 +81,7 @@ def probe(
     """
     check_scikit_learn()
     scored = data.split(split)
-    fitting, choosing = _divided(sampled(data.split("train"), limit, seed))
+    fitting, choosing = _divided(_limited(data.split("train"), limit, seed))
     parts = replace(data, splits={"fitting": fitting, "choosing": choosing, "scored": scored})
     labels = [parts.targets(name) for name in parts.splits]
     features = _features(encoder, [*fitting.examples, *choosing.examples, *scored.examples], max_length)
@@ -123,17 +121,8 @@ def similarity_probe(encoder: Encoder, data: TaskData, split: str = "dev") -> Pr
     return Probed(score(data.task, similarities, labels), similarities, similarities[:, None], labels, None)
 
 
-def sampled(split: Split, limit: int | None, seed: int) -> Split:
-    """At most so many of a split's examples, each class in its share; seed and texts decide, not the order of the file."""
-    if limit is None or limit >= len(split):
-        return split
-    classes: dict[int, list[Example]] = defaultdict(list)
-    for example in sorted(split.examples, key=lambda each: position(f"{seed}\n{each.text}\n{each.second}".encode())):
-        classes[example.label if isinstance(example.label, int) else -1].append(example)
-    # With the r-th of n examples at (r + 1/2) / n, the beginning of the row has each class in its share.
-    row = [((rank + 0.5) / len(same), example) for same in classes.values() for rank, example in enumerate(same)]
-    row.sort(key=lambda placed: placed[0])
-    return replace(split, examples=tuple(example for _, example in row[: max(limit, 0)]))
+def _limited(train: Split, limit: int | None, seed: int) -> Split:
+    return train if limit is None else replace(train, examples=drawn(train, limit, seed))
 
 
 def _divided(train: Split) -> tuple[Split, Split]:

@@ -23,8 +23,8 @@ from limbeck.tasks.answer_scores import evaluate, score
 from limbeck.tasks.answers import predict
 from limbeck.tasks.assignment import Assignment, Compared, Judged
 from limbeck.tasks.heads import answer_head
+from limbeck.tasks.holdout import drawn_places
 from limbeck.tasks.question_data import QuestionData
-from limbeck.tasks.sentences import drawn_places
 from limbeck.tasks.squad import Question, has_unanswerable
 from limbeck.tasks.windows import Window, Windower
 from limbeck.text import count
@@ -166,7 +166,8 @@ class QuestionAssignment(Assignment):
         questions = self._data.train
         if self._limit is None:
             return questions
-        places = drawn_places([int(question.answerable) for question in questions], self._limit, self._seed)
+        texts = [f"{question.text}\n{question.passage}" for question in questions]
+        places = drawn_places(texts, [int(question.answerable) for question in questions], self._limit, self._seed)
         return tuple(questions[place] for place in places)
 
     def _windows(self, questions: Sequence[Question]) -> list[Window]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -21,9 +20,10 @@ from limbeck.errors import UserError
 from limbeck.objectives.supervised import LABELS, Classification, MultiLabel, Regression, Supervised
 from limbeck.tasks import weighted
 from limbeck.tasks.assignment import Assignment, Compared, Judged
-from limbeck.tasks.examples import Example, Split
+from limbeck.tasks.examples import Example
 from limbeck.tasks.glue import glue_of
 from limbeck.tasks.heads import sentence_head
+from limbeck.tasks.holdout import drawn
 from limbeck.tasks.metrics import correct, decided, score
 from limbeck.tasks.submission import write_submission
 from limbeck.tasks.task import Task, TaskData
@@ -61,7 +61,7 @@ class SentenceAssignment(Assignment):
         limit: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._data, self._tokenizer, self._max_length, self._seed = data, tokenizer, max_length, seed
+        self._data, self._max_length, self._seed = data, max_length, seed
         self._plain, self._frame = PlainTokenizer(tokenizer), Frame.of(tokenizer)
         self._splits = tuple(splits) or tuple(name for name in data.splits if name != "train")
         for split in self._splits:
@@ -204,28 +204,6 @@ def shortened(first: NDArray[np.int64], second: NDArray[np.int64], room: int) ->
     if len(first) <= len(second):
         return first[:shorter], second[: room - shorter]
     return first[: room - shorter], second[:shorter]
-
-
-def drawn(train: Split, limit: int, seed: int) -> tuple[Example, ...]:
-    """So many of a split's examples at random, in the file's order; each class keeps its share."""
-    classes = [example.label if isinstance(example.label, int) else -1 for example in train.examples]
-    return tuple(train.examples[place] for place in drawn_places(classes, limit, seed))
-
-
-def drawn_places(classes: Sequence[int], limit: int, seed: int) -> list[int]:
-    """Which of some examples to take, given the class of each: so many at random, in order; each class keeps its share."""
-    if limit >= len(classes):
-        return list(range(len(classes)))
-    order = np.random.default_rng([seed, limit]).permutation(len(classes))
-    # The places of each class at equal steps between 0 and 1: the lowest of all are as mixed as the whole.
-    seen: Counter[int] = Counter()
-    sizes = Counter(classes)
-    keys = np.empty(len(classes))
-    for place in order.tolist():
-        seen[classes[place]] += 1
-        keys[place] = (seen[classes[place]] - 0.5) / sizes[classes[place]]
-    chosen: list[int] = np.sort(order[np.argsort(keys[order], kind="stable")][:limit]).tolist()
-    return chosen
 
 
 def judge(data: TaskData, split: str, values: NDArray[Any]) -> Judged:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any, Literal
 
+from limbeck._settings import spelled_signature
 from limbeck.data.corpora import saved_datasets
 from limbeck.recipe import Recipe, validate
 from limbeck.training.assemble import assemble, names_input
@@ -51,16 +51,7 @@ def distill(
     return run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
 
 
-def _full_signature() -> inspect.Signature:
-    """The signature of `distill` with the recipe's fields spelled out, for help() and editors."""
-    own = dict(inspect.signature(distill).parameters)
-    del own["settings"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    fields = [p.replace(kind=keyword) for p in inspect.signature(Recipe).parameters.values() if p.name != "teacher"]
-    return inspect.Signature([own.pop("teacher"), *fields, *own.values()], return_annotation="Run")
-
-
-distill.__signature__ = _full_signature()  # type: ignore[attr-defined]
+distill.__signature__ = spelled_signature(distill, Recipe, "teacher")  # type: ignore[attr-defined]
 
 
 def run_recipe(
@@ -71,21 +62,7 @@ def run_recipe(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Carry a recipe out.
-
-    Args:
-        recipe: what to do.
-        output: the run directory.
-        resume: "auto" goes on from the newest checkpoint in the run directory, or starts if there is none; a run that
-            is finished is returned as it is.
-        overwrite: start anew although the directory holds an earlier run, which is removed once all input was checked.
-        quiet: print nothing.
-
-    Raises:
-        UserError: something in the recipe or the input is wrong, or memory does not suffice; nothing was written.
-        TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
-        Interrupted: an end was asked for; a checkpoint was written.
-    """
+    """Carry a recipe out; the other arguments and the errors are those of `distill`."""
     return carry_out(_job(recipe), output, resume=resume, overwrite=overwrite, quiet=quiet)
 
 

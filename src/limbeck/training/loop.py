@@ -117,7 +117,7 @@ class Loop:
         if changes:
             listed = "; ".join(f"{name} {then} then, {now} now" for name, (then, now) in changes.items())
             self.reporter.say(f"warning: the student will not be bit for bit what it would have been: {listed}")
-        if self.best.step == self.progress.step:
+        if self.plan.keep_best and self.best.step == self.progress.step:
             self._write_best()  # the process may have been killed between the checkpoint and this
 
     def train(self) -> Progress:

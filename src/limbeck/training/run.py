@@ -83,7 +83,7 @@ class Job(Generic[RecipeT]):
     assemble: Callable[[RecipeT, RecipeT | None, Reporter], Parts[RecipeT]]
     """Loads, reads and checks all that a recipe names and writes nothing; its second argument is the resolved recipe of the
     run that is resumed, whose length and probed decisions are taken over."""
-    same_input: resuming.NamesInput
+    names_input: resuming.NamesInput
     """Whether the value of a recipe's field names a file that may lie elsewhere by now."""
 
 
@@ -198,7 +198,7 @@ def standing(job: Job[Any], parts: Parts[Any], begun: Any, folder: RunFolder, re
     summary = folder.read_summary() if folder.finished else None
     checkpoint = None if summary else newest_checkpoint(folder.checkpoints, reporter.say)
     then = summary.get("fingerprints", {}) if summary else checkpoint.state.stamp.fingerprints if checkpoint else {}
-    resuming.check_same_recipe(begun, parts.recipe, folder, job.same_input, same_content=bool(then))
+    resuming.check_same_recipe(begun, parts.recipe, folder, job.names_input, same_content=bool(then))
     stamp = _stamp(parts, folder.recipe.read_text(encoding="utf-8"))
     resuming.check_same_content(then, stamp.fingerprints, folder)
     return Standing(stamp, checkpoint, summary)

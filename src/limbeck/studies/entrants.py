@@ -1,0 +1,124 @@
+"""Who takes part in an evaluation: the models named, and the teachers and twins of distilled students."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from limbeck.encoders.cost import count_parameters
+from limbeck.encoders.loading import load_encoder
+from limbeck.encoders.students import build_student
+from limbeck.errors import UserError
+from limbeck.recipe import Recipe, read_recipe, validate
+from limbeck.report import Model
+from limbeck.studies.tuning import file_name
+from limbeck.tasks.heads import has_sentence_head, output_names
+from limbeck.training.export import export_student
+from limbeck.training.folder import RECIPE
+from limbeck.training.summary import public_name
+
+LONGEST_NAME = 200
+"""Bytes that a file's name may have, with room for what is added while it is written."""
+CARD = "The student as it was before its distillation.\n"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A model that is evaluated."""
+
+    model: Model
+    """Its row."""
+    source: str
+    """What it is loaded from; a twin once it was written there."""
+    outputs: tuple[str, ...] = ()
+    """The names of its head's outputs, if it has one for sentences."""
+    distilled_by: Recipe | None = None
+    """A twin's: the recipe that its run began with."""
+
+
+def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
+    """The rows that the named models make, the twins and teachers of distilled students among them.
+
+    Args:
+        models: each a model or NAME=MODEL.
+        twins: where `write_twin` is to write students as they were before distillation.
+
+    Raises:
+        UserError: a model cannot be loaded, or two rows would have the same name.
+    """
+    named = [named_source(text) for text in models]
+    distilled = {name: recipe for name, source in named if (recipe := _distillation(source)) is not None}
+    teachers = {_place(recipe.teacher): public_name(recipe.teacher) for recipe in distilled.values()}
+    teachers |= {_place(source): name for name, source in named if _place(source) in teachers}
+    rows = [
+        *teachers.values(),
+        *(name for name, source in named if name in distilled or _place(source) not in teachers),
+        *map(_twin_name, distilled),
+    ]
+    _check_names(rows)
+    entrants = [_entrant(name, "teacher", place) for place, name in teachers.items()]
+    for name, source in named:
+        if name in distilled:
+            recipe = distilled[name]
+            student = _entrant(name, "distilled", source, taught_by=teachers[_place(recipe.teacher)])
+            row = replace(student.model, name=_twin_name(name), role="twin", twin_of=name, taught_by=None)
+            entrants += [Entrant(row, str(twins / file_name(name)), distilled_by=recipe), student]
+        elif _place(source) not in teachers:
+            entrants.append(_entrant(name, "comparator", source))
+    return entrants
+
+
+def write_twin(recipe: Recipe, folder: Path) -> None:
+    """Write the student of a run as it was before distillation; what an earlier evaluation wrote there is replaced."""
+    teacher = load_encoder(recipe.teacher)
+    heads = recipe.objective.equal_heads
+    twin = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=heads)
+    export_student(folder, twin.model, twin.tokenizer, CARD)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse rows of one name, and such as would be kept in one directory.
+
+    Raises:
+        UserError: naming them.
+    """
+    for name in names:
+        alike = [other for other in names if file_name(other).casefold() == file_name(name).casefold()]
+        if len(alike) > 1:
+            raise UserError(f"Two models are called {' and '.join(dict.fromkeys(alike))}; tell them apart as NAME=MODEL.")
+        if len(file_name(name).encode()) > LONGEST_NAME:
+            raise UserError(f"The name {name[:40]}... is too long for a directory; give a shorter one as NAME=MODEL.")
+
+
+def _twin_name(name: str) -> str:
+    return f"{name} (twin)"
+
+
+def named_source(text: str) -> tuple[str, str]:
+    """The name and the source of a model that is given as NAME=MODEL or as MODEL alone."""
+    name, equals, source = text.partition("=")
+    return (name, source) if equals and name and source and "/" not in name else (public_name(text), text)
+
+
+def _distillation(source: str) -> Recipe | None:
+    """The recipe of a distillation's run; None if it is none."""
+    file = Path(source).expanduser() / RECIPE
+    if not file.is_file():
+        return None
+    fields = read_recipe(file)
+    return validate(Recipe, fields) if "teacher" in fields else None
+
+
+def _place(source: str) -> str:
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source
+
+
+def _entrant(name: str, role: Any, source: str, **relations: str) -> Entrant:
+    encoder = load_encoder(source)
+    parameters = count_parameters(encoder.model)
+    size = parameters.embedding + parameters.transformer
+    outputs = tuple(output_names(encoder)) if has_sentence_head(encoder) else ()
+    return Entrant(Model(name, role, f"{encoder.shape.layers}x{encoder.shape.width}", size, **relations), source, outputs)
