@@ -2,7 +2,7 @@
 
     LIMBECK_DATA=... python benchmarks/squad.py MODEL_FOLDER... --learning-rate 1e-4 --seeds 0 1 2
 
-Windows of 384 tokens that share 128, 2 epochs, batches of 32, bf16. Results are written after each run.
+Windows of 384 tokens that share 128, 2 epochs, batches of 32. Results are written after each run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ SETTINGS: dict[str, Any] = {
     "overlap": 128,
     "epochs": 2,
     "batch_size": 32,
-    "precision": "bf16",
     "eval_every": "end",
 }
 SHOWN = ("exact", "f1", "has_answer_f1", "no_answer_f1", "best_f1", "best_f1_threshold", "always_null_f1")

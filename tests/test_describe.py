@@ -9,14 +9,14 @@ from transformers import PreTrainedTokenizerFast
 
 import limbeck
 from limbeck.cli import main
-from limbeck.encoders.shape import EncoderShape
 from limbeck.objectives import METHODS
 from limbeck.studies.describe import TokenizerFacts, _tokenizer_facts, describe
 
 
 def test_the_facts_of_a_real_encoder(minilm):
     told = describe(minilm)
-    assert told.shape == EncoderShape("bert", 6, 384, 12, 1536, 30522, 512, 2)
+    assert str(told.shape) == "6x384:1536/12"
+    assert (told.shape.vocabulary, told.shape.positions, told.shape.segments) == (30522, 512, 2)
     assert told.tokenizer == TokenizerFacts("WordPiece", 30522, lower_case=True)
     assert (told.parameters.total, told.parameters.transformer, told.parameters.pooler) == (22_713_216, 10_646_784, 147_840)
     assert told.megabytes == pytest.approx(90.85, abs=0.01)

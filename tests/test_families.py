@@ -15,7 +15,6 @@ from transformers import RobertaConfig, XLMRobertaConfig
 import limbeck
 from limbeck import capture
 from limbeck.encoders.capture import Capture
-from limbeck.encoders.families import FAMILIES
 from limbeck.encoders.loading import check_same_tokenizer, load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.encoders.students import build_student
@@ -52,10 +51,6 @@ def kind(request, tiny_bert, tiny_fairseq, tiny_tokenizer, bpe_tokenizer, unigra
         return tiny_fairseq(model_class, tokenizer, **settings)
 
     return Kind(request.param, tokenizer, make, save)
-
-
-def test_every_family_of_the_table_is_tested_here():
-    assert {name for family in FAMILIES for name in family.model_types} == set(CLASSES)
 
 
 # Features

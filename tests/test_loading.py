@@ -20,9 +20,10 @@ from transformers import (
 import limbeck
 from hub import answering
 from limbeck.encoders import folders
+from limbeck.encoders.configuration import default_cut
 from limbeck.encoders.loading import check_same_tokenizer, load_encoder, new_encoder
 from limbeck.encoders.shape import StudentShape
-from limbeck.encoders.students import build_student, chosen_layers, default_cut
+from limbeck.encoders.students import build_student, chosen_layers
 
 # Loading
 

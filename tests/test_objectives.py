@@ -4,17 +4,21 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from limbeck import MiniLM, MiniLMv2, UserError
-from limbeck.encoders.capture import Capture, Features
+from limbeck.encoders.capture import Capture
+from limbeck.encoders.features import Features
 from limbeck.encoders.shape import EncoderShape
 from reference import ALL_RELATIONS, minilm, minilmv2
 
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 1, 0, 1, 1], [0] * 6, [0, 0, 0, 0, 0, 1]]).bool()
 
 
-def shape(layers=12, width=768, heads=12, model_type="bert"):
-    return EncoderShape(model_type, layers, width, heads, 4 * width, vocabulary=100, positions=512, segments=2)
+def shape(layers=12, width=768, heads=None, model_type="bert"):
+    heads = heads or (12 if width % 12 == 0 else 8)
+    config = AutoConfig.for_model(model_type, num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads)
+    return EncoderShape.of(config)
 
 
 def random_features(objective, *shapes):

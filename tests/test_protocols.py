@@ -112,7 +112,7 @@ def test_small_has_one_setting_for_each_task():
     (sst,), (squad,) = settings("small", "SST-2", 384), settings("small", "squad", 384)
     assert (sst["examples"], sst["epochs"], sst["max_length"]) == (10_000, 2, 128)
     assert (squad["max_length"], squad["epochs"]) == (384, 2)
-    assert {sst["precision"], squad["precision"]} == {"bf16"}
+    assert not {"precision"} & {*sst, *squad}  # bf16 takes many times as long on processors without it
     assert {sst["eval_every"], squad["eval_every"]} == {"end"}
 
 

@@ -9,6 +9,7 @@ from transformers import AutoModel, BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
 from limbeck import MiniLMv2
+from limbeck.encoders.configuration import student_config
 from limbeck.encoders.cost import capture_flops, count_parameters, distillation_flops, flop_counter, layer_flops
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.training.stage import build_stage
@@ -43,7 +44,7 @@ def test_an_encoders_shape_reads_like_a_students():
     shape = EncoderShape.of(BERT_BASE)
     assert str(shape) == "12x768:3072/12"
     assert (shape.model_type, shape.vocabulary, shape.positions, shape.segments) == ("bert", 30522, 512, 2)
-    assert str(EncoderShape.of(StudentShape.parse(str(shape)).config(BERT_BASE))) == str(shape)
+    assert str(EncoderShape.of(student_config(StudentShape.parse(str(shape)), BERT_BASE))) == str(shape)
 
 
 @pytest.mark.parametrize(
@@ -59,22 +60,22 @@ def test_an_encoders_shape_reads_like_a_students():
     ],
 )
 def test_what_is_left_open_follows_the_papers_and_the_teachers_proportions(teacher, student, expected):
-    teacher = StudentShape.parse(teacher).config(BERT_BASE)
+    teacher = student_config(StudentShape.parse(teacher), BERT_BASE)
     before = teacher.to_dict()
-    config = StudentShape.parse(student).config(teacher)
+    config = student_config(StudentShape.parse(student), teacher)
     assert str(EncoderShape.of(config)) == expected
     assert config is not teacher
     assert teacher.to_dict() == before
 
 
 def test_an_objective_of_single_heads_gives_the_student_as_many_as_the_teacher():
-    teacher = StudentShape.parse("24x1024/16").config(BERT_BASE)
-    assert StudentShape.parse("6x384").config(teacher, teacher_heads=True).num_attention_heads == 16
+    teacher = student_config(StudentShape.parse("24x1024/16"), BERT_BASE)
+    assert student_config(StudentShape.parse("6x384"), teacher, teacher_heads=True).num_attention_heads == 16
 
 
 def test_all_else_is_the_teachers():
     teacher = BertConfig(hidden_act="relu", layer_norm_eps=1e-5, vocab_size=100, max_position_embeddings=64, pad_token_id=7)
-    config = StudentShape.parse("2x48").config(teacher).to_dict()
+    config = student_config(StudentShape.parse("2x48"), teacher).to_dict()
     sizes = {"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"}
     assert {name for name, value in config.items() if value != teacher.to_dict()[name]} <= sizes
 
@@ -84,7 +85,10 @@ def test_nothing_of_the_teachers_task_is_the_students():
     foreign = {"auto_map": {"AutoModel": "code.Model"}, "task_specific_params": {"a": 1}, "limbeck": "still"}
     teacher = BertConfig(**task, **foreign)
     before = teacher.to_dict()
-    assert StudentShape.parse("2x48").config(teacher).to_dict() == StudentShape.parse("2x48").config(BERT_BASE).to_dict()
+    assert (
+        student_config(StudentShape.parse("2x48"), teacher).to_dict()
+        == student_config(StudentShape.parse("2x48"), BERT_BASE).to_dict()
+    )
     assert teacher.to_dict() == before
 
 
@@ -98,9 +102,9 @@ def test_nothing_of_the_teachers_task_is_the_students():
     ],
 )
 def test_heads_that_do_not_divide_the_width_are_refused_with_those_that_do(student, teacher_heads, words, refused):
-    teacher = StudentShape.parse("24x1024/16").config(BERT_BASE)
+    teacher = student_config(StudentShape.parse("24x1024/16"), BERT_BASE)
     with refused(*words):
-        StudentShape.parse(student).config(teacher, teacher_heads=teacher_heads)
+        student_config(StudentShape.parse(student), teacher, teacher_heads=teacher_heads)
 
 
 # Parameters
@@ -117,7 +121,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_with_those_that_do(stude
 )
 def test_students_of_bert_base_have_the_published_number_of_parameters(student, total, transformer):
     with torch.device("meta"):
-        model = AutoModel.from_config(StudentShape.parse(student).config(BERT_BASE))
+        model = AutoModel.from_config(student_config(StudentShape.parse(student), BERT_BASE))
     parameters = count_parameters(model)
     assert parameters.total == total == sum(parameter.numel() for parameter in model.parameters())
     assert transformer in (None, parameters.transformer)
@@ -166,8 +170,8 @@ def test_attention_is_counted_on_the_processor_forward_and_backward(device):
 
 def test_reading_a_feature_costs_the_layers_below_and_its_projections():
     shape = EncoderShape.of(config_of(4, 64))
-    assert capture_flops(shape, layer=1, features=3, batch=2, length=10) == 3 * 2 * 20 * 64 * 64
-    assert capture_flops(shape, 4, 1, 2, 10) == 3 * layer_flops(shape, 2, 10) + 2 * 20 * 64 * 64
+    assert capture_flops(shape, layer=1, features="qkv", batch=2, length=10) == 3 * 2 * 20 * 64 * 64
+    assert capture_flops(shape, 4, "q", 2, 10) == 3 * layer_flops(shape, 2, 10) + 2 * 20 * 64 * 64
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

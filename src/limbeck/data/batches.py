@@ -388,8 +388,8 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def model_inputs(batch: Batch) -> Batch:
-    """What of a batch a model is given."""
-    return {name: tensor for name, tensor in batch.items() if name in INPUTS}
+    """What of a batch a model is given; its mask as numbers, with which some families calculate."""
+    return {name: tensor.long() for name, tensor in batch.items() if name in INPUTS}
 
 
 def valid_tokens(batch: Batch) -> Tensor:

@@ -7,41 +7,30 @@ positions: just what relations slice. Nothing is asked for through ``output_atte
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from limbeck.encoders.families import Family, family_of
+from limbeck.encoders.families import family_of
+from limbeck.encoders.features import Features
 from limbeck.encoders.shape import EncoderShape
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Feature = Literal["q", "k", "v", "hidden"]
+Feature = Literal["q", "k", "v", "hidden", "positions"]
 Wants = Mapping[Feature, Sequence[int]]
 """Which layers' features to read. Layers count from 1; hidden 0 is what enters layer 1, hidden l what leaves layer l."""
 FEATURES: tuple[Feature, ...] = ("q", "k", "v", "hidden")
+"""What may be asked for by name; "positions" is for `Features.attention` alone."""
+POSITIONS = {"rotary": "position_embeddings", "biased": "position_bias"}
+"""The argument in which attention gets what it needs to know of positions: cosines and sines, or a bias of the scores."""
 SEGMENTS = "token_type_ids"
-
-
-@dataclass(frozen=True)
-class Features:
-    """What was read of one encoder in one forward pass."""
-
-    shape: EncoderShape
-    """The encoder's sizes."""
-    tensors: dict[str, dict[int, Tensor]] = field(default_factory=dict)
-    """feature -> layer -> (batch, n, width)."""
-
-    def only(self, feature: str) -> Tensor:
-        """The feature of the one layer it was read from, (batch, n, width)."""
-        (tensor,) = self.tensors[feature].values()
-        return tensor
 
 
 class _DeepestRead(Exception):
@@ -66,14 +55,15 @@ class Capture:
         if not hasattr(model, "base_model") or not hasattr(model, "config"):
             raise UserError(f"Features are read of a transformers model, not of a {type(model).__name__}; give the model inside.")
         self._encoder: nn.Module = model.base_model
-        family = family_of(model.config)
-        self._layers = family.layer_list(self._encoder)
+        self._family = family_of(model.config)
+        self._layers = self._family.layer_list(self._encoder)
         _check_wants(wants, len(self._layers))
         self._shape = EncoderShape.of(model.config)
         self._accepted = accepted_inputs(self._encoder, self._shape)
         self._total = sum(len(set(layers)) for layers in wants.values())
         self._features: Features | None = None
-        self._handles = [self._watch(family, feature, layer) for feature, layers in wants.items() for layer in set(layers)]
+        self._calls: Counter[tuple[str, int]] = Counter()
+        self._handles = [self._watch(feature, layer) for feature, layers in wants.items() for layer in set(layers)]
 
     def __call__(self, **inputs: Tensor) -> Features:
         """Run the encoder on tokenised inputs (input_ids, attention_mask ...) and return the features.
@@ -88,7 +78,7 @@ class Capture:
         _check_inputs(inputs, self._accepted, self._shape)
         _check_checkpointing(self._layers)
         features = Features(self._shape)
-        self._features = features
+        self._features, self._calls = features, Counter()
         try:
             self._encoder(**inputs)
         except _DeepestRead:
@@ -102,19 +92,42 @@ class Capture:
         for handle in self._handles:
             handle.remove()
 
-    def _watch(self, family: Family, feature: Feature, layer: int) -> RemovableHandle:
+    def _watch(self, feature: Feature, layer: int) -> RemovableHandle:
+        if feature == "positions":
+            module, name = self._layers[layer - 1].get_submodule(self._family.attention), POSITIONS[str(self._family.scores)]
+            return self._entering(module, feature, layer, lambda _, kwargs: kwargs[name])
         if feature != "hidden":
-            module = family.projection(self._encoder, feature, layer)
-        elif layer > 0:
-            module = self._layers[layer - 1]
-        else:
-            return self._layers[0].register_forward_pre_hook(lambda _, args: self._read(feature, 0, args[0]))
-        return module.register_forward_hook(lambda _, __, output: self._read(feature, layer, output))
+            module = self._layers[layer - 1].get_submodule(self._family.projections[feature])
+            return module.register_forward_hook(lambda _, __, output: self._read(feature, layer, self._part(feature, output)))
+        if layer == len(self._layers):
+            return self._layers[-1].register_forward_hook(lambda _, __, output: self._read(feature, layer, output))
+        # What leaves a layer may still be changed on its way to the next.
+        return self._entering(self._layers[layer], feature, layer, lambda args, kwargs: (*args, *kwargs.values())[0])
+
+    def _entering(
+        self, module: nn.Module, feature: Feature, layer: int, pick: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    ) -> RemovableHandle:
+        """Read one of a module's arguments."""
+        return module.register_forward_pre_hook(
+            lambda _, args, kwargs: self._read(feature, layer, pick(args, kwargs)), with_kwargs=True
+        )
+
+    def _part(self, feature: Feature, output: Tensor) -> Tensor:
+        """A projection of what its module gives, which may hold all three."""
+        return output.chunk(3, dim=-1)["qkv".index(feature)] if self._family.fused else output
+
+    def _turn(self, feature: Feature, layer: int) -> int:
+        """The call of the watched module that is the layer's: layers may share it, and it may run again with other inputs."""
+        watched = layer + 1 if feature == "hidden" and layer < len(self._layers) else layer
+        return watched if self._family.shared_layers else 1
 
     def _read(self, feature: Feature, layer: int, output: Any) -> None:
         if self._features is None:
             return
-        tensor = output[0] if isinstance(output, tuple) else output
+        self._calls[feature, layer] += 1
+        if self._calls[feature, layer] != self._turn(feature, layer):
+            return
+        tensor = output[0] if isinstance(output, tuple) and feature != "positions" else output
         tensors = self._features.tensors
         tensors.setdefault(feature, {})[layer] = tensor
         if sum(len(layers) for layers in tensors.values()) == self._total:
@@ -168,7 +181,7 @@ def _check_wants(wants: Wants, layers: int) -> None:
     if not any(wants.values()):
         raise UserError(f"No feature was asked for; name at least one of {', '.join(FEATURES)} with its layers.")
     for feature, wanted in wants.items():
-        if feature not in FEATURES:
+        if feature not in (*FEATURES, "positions"):
             raise UserError(f"There is no feature {feature!r}; the features are {', '.join(FEATURES)}.")
         first = 0 if feature == "hidden" else 1
         for layer in wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class Parameters:
     embedding: int
     """Word, position and segment tables with their norm."""
     transformer: int
-    """The Transformer layers."""
+    """The Transformer layers, with what they share."""
     pooler: int
     """What stands behind the layers, which MiniLM's table leaves out."""
 
@@ -38,9 +38,10 @@ class Parameters:
 def count_parameters(model: PreTrainedModel) -> Parameters:
     """Count the encoder's parameters by part."""
     encoder, family = model.base_model, family_of(model.config)
-    embedding = _size(encoder.get_submodule(family.embeddings))
-    transformer = sum(_size(layer) for layer in family.layer_list(encoder))
-    return Parameters(embedding, transformer, _size(encoder) - embedding - transformer)
+    parts = dict(encoder.named_modules())
+    embedding = sum(_size(parts[name]) for name in family.embeddings if name in parts)
+    pooler = _size(parts[family.pooler]) if family.pooler in parts and family.pooler else 0
+    return Parameters(embedding, _size(encoder) - embedding - pooler, pooler)
 
 
 def _size(module: nn.Module) -> int:
@@ -50,16 +51,22 @@ def _size(module: nn.Module) -> int:
 def layer_flops(shape: EncoderShape, batch: int, length: int) -> int:
     """Floating-point operations (two a multiply-add) of the matrix products in one Transformer layer, forward.
 
-    Four projections of width x width, two products of the attention, two of the feed-forward part.
+    The projections to queries, keys, values and back, two products of the attention, two of the feed-forward part or three where
+    it is gated. What DeBERTa's attention computes of positions is not in it.
     """
-    tokens = batch * length
-    projections = 4 * shape.width**2 + 2 * shape.width * shape.feed_forward
-    return 2 * tokens * (projections + 2 * length * shape.width)
+    tokens, queries = batch * length, shape.feature_width("q")
+    feed_forward = (3 if shape.gated else 2) * shape.width * shape.feed_forward
+    projections = shape.width * (_projected(shape, ("q", "k", "v")) + queries)
+    return 2 * tokens * (projections + feed_forward + 2 * length * queries)
 
 
-def capture_flops(shape: EncoderShape, layer: int, features: int, batch: int, length: int) -> int:
-    """Operations up to some of the three projections of a layer (numbered from 1), forward."""
-    return (layer - 1) * layer_flops(shape, batch, length) + 2 * batch * length * features * shape.width**2
+def capture_flops(shape: EncoderShape, layer: int, features: Collection[str], batch: int, length: int) -> int:
+    """Operations up to some of q, k and v of a layer (numbered from 1), forward."""
+    return (layer - 1) * layer_flops(shape, batch, length) + 2 * batch * length * shape.width * _projected(shape, features)
+
+
+def _projected(shape: EncoderShape, features: Collection[str]) -> int:
+    return sum(shape.feature_width(feature) for feature in features)
 
 
 def relation_flops(teacher_width: int, student_width: int, relations: int, batch: int, length: int) -> int:
@@ -76,8 +83,8 @@ def distillation_flops(
     last, and the relations. The first layer's input gradient, which leads to the embeddings, is needed as well.
     """
     return (
-        capture_flops(teacher, teacher_layer, 3, batch, length)
-        + 3 * capture_flops(student, student.layers, 3, batch, length)
+        capture_flops(teacher, teacher_layer, "qkv", batch, length)
+        + 3 * capture_flops(student, student.layers, "qkv", batch, length)
         + relation_flops(teacher.width, student.width, relations, batch, length)
     )
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Literal
 
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
+
+Scores = Literal["plain", "rotary", "biased"]
+"""How attention scores come of q and k before they are scaled: as they are, turned by rotary positions, or with a learned
+bias of relative positions added after the scaling."""
 
 
 @dataclass(frozen=True)
@@ -19,24 +25,47 @@ class Family:
 
     model_types: tuple[str, ...]
     """Values of ``config.model_type``."""
-    embeddings: str
-    """The module in front of layer 1."""
     layers: str
     """The list of Transformer layers."""
     projections: Mapping[str, str]
-    """Within a layer: the module whose output is the feature "q", "k" or "v", heads concatenated."""
-    pooler: str
-    """The module behind the last layer, which checkpoints may lack; empty if the family has none."""
+    """Within a layer: the module whose output is the feature "q", "k" or "v", heads concatenated. One module for all three
+    gives them in this order, one behind the other."""
+    outputs: tuple[str, ...]
+    """Within a layer: the modules whose output is added to the residual stream."""
+    embeddings: tuple[str, ...] = ("embeddings",)
+    """The modules in front of layer 1."""
+    pooler: str = "pooler"
+    """The module behind the last layer, which checkpoints and classes may lack."""
+    scores: Scores | None = None
+    """How attention scores come of q and k; None: in another way, so that they cannot be rebuilt."""
+    attention: str = ""
+    """Within a layer: the module that is given the rotary positions or the bias."""
+    feed_forward: str = "intermediate_size"
+    """What the configuration calls the width of the feed-forward part."""
+    gated: bool = False
+    """Whether the feed-forward part has a third matrix, which gates the first."""
+    shared_layers: bool = False
+    """Whether one layer's weights serve for all layers."""
     positions_after_padding: bool = False
     """Whether token t takes position row padding index + t, and padding the row of the padding index, as in fairseq."""
+    padding: int | None = None
+    """The only padding index that the family's code knows."""
+    undeclared: tuple[str, ...] = ()
+    """Settings that the family's code reads, though the class of its configuration does not name them."""
 
     def layer_list(self, encoder: nn.Module) -> list[nn.Module]:
-        """The encoder's Transformer layers, the first at index 0."""
-        return list(encoder.get_submodule(self.layers).children())
+        """The encoder's Transformer layers, the first at index 0; a shared one as often as it runs."""
+        layers = list(encoder.get_submodule(self.layers).children())
+        return layers * encoder.config.num_hidden_layers if self.shared_layers else layers  # type: ignore[operator,union-attr]
 
     def projection(self, encoder: nn.Module, feature: str, layer: int) -> nn.Module:
         """The module that computes q, k or v of a layer (numbered from 1)."""
-        return encoder.get_submodule(f"{self.layers}.{layer - 1}.{self.projections[feature]}")
+        return self.layer_list(encoder)[layer - 1].get_submodule(self.projections[feature])
+
+    @property
+    def fused(self) -> bool:
+        """Whether one module computes q, k and v."""
+        return len({*self.projections.values()}) == 1
 
     def positions(self, config: PretrainedConfig) -> int:
         """The most tokens that a sequence may have."""
@@ -44,44 +73,169 @@ class Family:
         return rows - config.pad_token_id - 1 if self.positions_after_padding else rows
 
 
+def _projections(path: str, q: str, k: str, v: str) -> dict[str, str]:
+    return {feature: f"{path}{name}" for feature, name in zip("qkv", (q, k, v), strict=True)}
+
+
 BERT = Family(
     model_types=("bert",),
-    embeddings="embeddings",
     layers="encoder.layer",
-    projections={
-        "q": "attention.self.query",
-        "k": "attention.self.key",
-        "v": "attention.self.value",
-    },
-    pooler="pooler",
+    projections=_projections("attention.self.", "query", "key", "value"),
+    outputs=("attention.output.dense", "output.dense"),
+    scores="plain",
+)
+LLAMA = Family(
+    model_types=(),
+    layers="layers",
+    projections=_projections("self_attn.", "q_proj", "k_proj", "v_proj"),
+    outputs=("self_attn.o_proj", "mlp.down_proj"),
+    scores="rotary",
+    attention="self_attn",
+    gated=True,
 )
 FAMILIES = (
     BERT,
-    replace(BERT, model_types=("roberta", "xlm-roberta"), positions_after_padding=True),
+    replace(BERT, model_types=("roberta", "xlm-roberta", "camembert"), positions_after_padding=True),
+    replace(BERT, model_types=("electra",), embeddings=("embeddings", "embeddings_project"), pooler=""),
+    Family(
+        model_types=("distilbert",),
+        layers="transformer.layer",
+        projections=_projections("attention.", "q_lin", "k_lin", "v_lin"),
+        outputs=("attention.out_lin", "ffn.lin2"),
+        pooler="",
+        scores="plain",
+        feed_forward="hidden_dim",
+    ),
+    Family(
+        model_types=("albert",),
+        layers="encoder.albert_layer_groups",
+        projections=_projections("albert_layers.0.attention.", "query", "key", "value"),
+        outputs=("albert_layers.0.attention.dense", "albert_layers.0.ffn_output"),
+        embeddings=("embeddings", "encoder.embedding_hidden_mapping_in"),
+        scores="plain",
+        shared_layers=True,
+    ),
+    Family(
+        model_types=("mpnet",),
+        layers="encoder.layer",
+        projections=_projections("attention.attn.", "q", "k", "v"),
+        outputs=("attention.attn.o", "output.dense"),
+        scores="biased",
+        attention="attention",
+        positions_after_padding=True,
+        padding=1,
+    ),
+    replace(
+        BERT,
+        model_types=("deberta-v2",),  # DeBERTa-v3 as well
+        projections=_projections("attention.self.", "query_proj", "key_proj", "value_proj"),
+        pooler="",
+        scores=None,
+        undeclared=(
+            "position_buckets",
+            "share_att_key",
+            "norm_rel_ebd",
+            "conv_kernel_size",
+            "conv_groups",
+            "conv_act",
+            "attention_head_size",
+        ),
+    ),
+    Family(
+        model_types=("modernbert",),
+        layers="layers",
+        projections=_projections("attn.", "Wqkv", "Wqkv", "Wqkv"),
+        outputs=("attn.Wo", "mlp.Wo"),
+        pooler="",
+        scores="rotary",
+        attention="attn",
+        gated=True,
+    ),
+    replace(LLAMA, model_types=("eurobert",), embeddings=("embed_tokens",), pooler=""),
+    replace(LLAMA, model_types=("nomic_bert",)),
 )
+
+NAMES = (
+    ("query", "key", "value"),
+    ("q", "k", "v"),
+    ("q_proj", "k_proj", "v_proj"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("query_proj", "key_proj", "value_proj"),
+)
+"""What families call the three projections within the module that holds them."""
 
 
 def family_of(config: PretrainedConfig) -> Family:
-    """The row for a model.
+    """The row for a model, or one made for it if its parts can be recognised.
 
     Raises:
-        UserError: the family is not in the table; the message lists those that are.
-    """
-    return family_named(config.model_type)
-
-
-def family_named(model_type: str) -> Family:
-    """The row for a value of ``config.model_type``.
-
-    Raises:
-        UserError: as `family_of`.
+        UserError: neither; the message lists the families in the table.
     """
     for family in FAMILIES:
-        if model_type in family.model_types:
+        if config.model_type in family.model_types:
             return family
-    raise UserError(f"Encoders of type {model_type!r} are not supported yet; {supported_families()}.")
+    recognised = _recognised(config.model_type)
+    if recognised is None:
+        raise UserError(f"Encoders of type {config.model_type!r} are not supported; {supported_families()}.")
+    return recognised
 
 
 def supported_families() -> str:
     """The families in the table, in words for a message."""
     return "supported: " + ", ".join(name for family in FAMILIES for name in family.model_types)
+
+
+@cache
+def _recognised(model_type: str) -> Family | None:
+    """A row for a family that is not in the table; None if its parts are not where they can be told.
+
+    There must be a list of as many equal layers as the configuration says, with one linear module each that is called as q,
+    k and v are in `NAMES`, and as wide as the model.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    try:
+        config = AutoConfig.for_model(model_type)
+        with torch.device("meta"):
+            encoder = AutoModel.from_config(config)
+    except Exception:  # whatever the class of a model makes of its own defaults
+        return None
+    for layers, name in _layer_lists(encoder, config.num_hidden_layers):
+        for names in NAMES:
+            found = [path for path, module in layers[0].named_modules() if _holds(module, names, config.hidden_size)]
+            positions = _position_table(encoder)
+            if len(found) == 1 and positions is not None and hasattr(encoder, "embeddings"):
+                return Family(
+                    model_types=(config.model_type,),
+                    layers=name,
+                    projections=_projections(f"{found[0]}." if found[0] else "", *names),
+                    outputs=(),
+                    pooler="pooler" if hasattr(encoder, "pooler") else "",
+                    positions_after_padding=positions.padding_idx is not None,
+                )
+    return None
+
+
+def _layer_lists(encoder: nn.Module, length: int) -> Iterator[tuple[list[nn.Module], str]]:
+    from torch import nn
+
+    for name, module in encoder.named_modules():
+        layers = list(module.children()) if isinstance(module, nn.ModuleList) else []
+        if len(layers) == length and len({type(layer) for layer in layers}) == 1:
+            yield layers, name
+
+
+def _holds(module: nn.Module, names: tuple[str, ...], width: int) -> bool:
+    """Whether a module has three linear ones of these names, each from the model's width to the model's width."""
+    from torch import nn
+
+    parts = [getattr(module, name, None) for name in names]
+    return all(isinstance(part, nn.Linear) and (part.in_features, part.out_features) == (width, width) for part in parts)
+
+
+def _position_table(encoder: nn.Module) -> nn.Embedding | None:
+    from torch import nn
+
+    tables = [module for name, module in encoder.named_modules() if re.search(r"(^|\.)position_embeddings$", name)]
+    return tables[0] if len(tables) == 1 and isinstance(tables[0], nn.Embedding) else None

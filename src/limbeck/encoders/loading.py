@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+from transformers.initialization import no_init_weights
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from limbeck.encoders.families import Family, family_named, family_of, supported_families
+from limbeck.encoders.families import Family, family_of, supported_families
 from limbeck.encoders.folders import contents, model_folder, one_line, read_json
 from limbeck.encoders.shape import EncoderShape
-from limbeck.encoders.weights import check_weights, encoder_keys, read_weights
+from limbeck.encoders.weights import check_weights, encoder_key, encoder_keys, read_weights
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ class Encoder:
         return family_of(self.model.config)
 
 
-def load_encoder(source: str | Path) -> Encoder:
+def load_encoder(source: str | Path, layers: Collection[int] | None = None) -> Encoder:
     """Load an encoder in float32 and evaluation mode.
 
     Task heads in the checkpoint are left out. Key names of older checkpoints (a ``bert.`` or ``module.`` prefix,
@@ -56,6 +60,8 @@ def load_encoder(source: str | Path) -> Encoder:
     Args:
         source: the folder of a Hugging Face or sentence-transformers model, with or without a task head; the directory of a
             run, whose student is loaded; or a hub name.
+        layers: the Transformer layers (numbered from 1) that will run or be copied; the weights of others, and of what stands
+            behind the last layer if that is not among them, are neither read nor held. None: all.
 
     Raises:
         UserError: no such model; an unsupported family; a decoder or quantised weights; no safetensors weights; a weight is
@@ -65,13 +71,58 @@ def load_encoder(source: str | Path) -> Encoder:
     config = _config(folder)
     family = family_of(config)
     model = _model_of(config, folder)
-    weights = encoder_keys(read_weights(folder), model.base_model_prefix)
+    if layers is not None:
+        keep_layers(model, layers)
+    weights = _weights(folder, model, family)
     whole = check_weights(model, weights, family, str(source))
     known = model.state_dict().keys()
     model.load_state_dict({k: v.float() for k, v in weights.items() if k in known}, strict=False, assign=True)
+    if not whole:
+        _fill_pooler(model, family)
     tokenizer = _tokenizer(folder)
     _check_ids(tokenizer, config, family, folder)
     return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and whole)
+
+
+class LeftOut(nn.Module):
+    """Stands where a layer's weights were not loaded; no forward pass may come so far."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        if hasattr(layer, "attention_type"):  # which ModernBERT asks for before it runs the layer
+            self.attention_type = layer.attention_type
+
+    def forward(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to run."""
+        raise RuntimeError("This layer's weights were not loaded.")
+
+
+def keep_layers(model: PreTrainedModel, layers: Collection[int]) -> None:
+    """Let go of an encoder's layers but some (numbered from 1); what is behind the last goes with it.
+
+    Layers that share their weights, and models with a task's head, stay whole.
+    """
+    family, encoder = family_of(model.config), model.base_model
+    if family.shared_layers or encoder is not model:
+        return
+    container = encoder.get_submodule(family.layers)
+    for place, layer in enumerate(list(container.children())):
+        if place + 1 not in layers:
+            container.register_module(str(place), LeftOut(layer))
+
+
+def load_config(source: str | Path) -> PretrainedConfig:
+    """The configuration of an encoder, without its weights.
+
+    Args:
+        source: as in `load_encoder`.
+
+    Raises:
+        UserError: no such model, an unsupported family, or no plain encoder.
+    """
+    config = _config(model_folder(str(source)))
+    family_of(config)
+    return config
 
 
 def check_same_tokenizer(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> None:
@@ -158,16 +209,54 @@ def _check_kind(file: Path) -> None:
     # Code for a task's head alone leaves the encoder what it is.
     if isinstance(code, dict) and code.keys() & {"AutoConfig", "AutoModel"}:
         raise UserError(f"{file} asks for code of its own (auto_map), which is never run; {supported_families()}.")
-    if "model_type" in fields:
-        family_named(fields["model_type"])
+    kind = fields.get("model_type")
+    if "model_type" in fields and not (isinstance(kind, str) and kind in CONFIG_MAPPING):
+        raise UserError(f"Encoders of type {kind!r} are not supported; {supported_families()}.")
 
 
 def _model_of(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
-    """A model for a checkpoint's weights; what the checkpoint lacks is random, but always the same."""
+    """A model for a checkpoint's weights, whose own are not set yet."""
     try:
-        return _random_model(config, seed=0)
+        with no_init_weights():
+            model: PreTrainedModel = AutoModel.from_config(config)
     except Exception as error:  # likewise
         raise UserError(f"{folder / 'config.json'} describes no model that can be built: {one_line(error)}") from error
+    model.eval()
+    return model
+
+
+def _fill_pooler(model: PreTrainedModel, family: Family) -> None:
+    """Random weights for a pooler that the checkpoint lacks, but always the same."""
+    with _seeded(0):
+        for module in model.get_submodule(family.pooler).modules():
+            model._init_weights(module)
+
+
+def _weights(folder: Path, model: PreTrainedModel, family: Family) -> dict[str, Tensor]:
+    """A checkpoint's weights by the encoder's own names, without those of layers that were left out."""
+    if get_checkpoint_conversion_mapping(model.config.model_type):
+        return _converted_weights(folder, model)
+    prefix = model.base_model_prefix
+    left_out = tuple(
+        f"{family.layers}.{name}."
+        for name, layer in model.get_submodule(family.layers).named_children()
+        if isinstance(layer, LeftOut)
+    )
+    read = read_weights(folder, lambda key: not encoder_key(key, prefix).startswith(left_out))
+    return encoder_keys(read, prefix)
+
+
+def _converted_weights(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights of a family whose checkpoints may have parts under other names or in one piece, as transformers reads them."""
+    read_weights(folder, lambda _: False)  # for its refusals
+    loader: Any = type(model)
+    try:
+        with no_progress_bars():
+            loaded, info = loader.from_pretrained(folder, config=model.config, output_loading_info=True)
+    except Exception as error:  # whatever transformers makes of a file that anyone may have written
+        raise UserError(f"The weights in {folder} cannot be loaded: {one_line(error)}") from error
+    wanted = model.state_dict().keys() - set(info["missing_keys"])
+    return {name: weight for name, weight in loaded.state_dict().items() if name in wanted}
 
 
 def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
@@ -182,6 +271,8 @@ def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
         raise UserError(f"{folder} holds no Transformer layers (num_hidden_layers in config.json); give an encoder.")
     if getattr(config, "quantization_config", None) is not None:
         raise UserError(f"{folder} holds quantised weights; give the model they were made from.")
+    if getattr(config, "num_hidden_groups", 1) != 1 or getattr(config, "inner_group_num", 1) != 1:
+        raise UserError(f"{folder} shares its layers in groups (config.json); only one layer for all is supported.")
     config.output_attentions = False
     config.output_hidden_states = False
     config.return_dict = True
@@ -239,9 +330,15 @@ def new_encoder(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, se
 
 
 def _random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """The process's own random numbers stay as they were."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs as well
-        model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="sdpa")
+    with _seeded(seed):
+        model: PreTrainedModel = AutoModel.from_config(config)
     model.eval()
     return model
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Random numbers by a seed; the process's own stay as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs as well
+        yield

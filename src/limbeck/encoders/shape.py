@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from limbeck.encoders.families import family_of
+from limbeck.encoders.families import Scores, family_of
 from limbeck.errors import UserError
-from limbeck.kernels.heads import common_divisors
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-PAPERS_HEADS = 12
-"""MiniLM (section 4.1) and MiniLMv2 (section 4.1) give every student 12 attention heads."""
-TASK_SETTINGS = ("architectures", "id2label", "label2id", "problem_type", "classifier_dropout")
-"""What a configuration says of a task head."""
+HEAD_WIDTHS = ("head_dim", "attention_head_size")
+"""What configurations call the width of an attention head, if they name it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +29,15 @@ class EncoderShape:
     positions: int
     """The most tokens that a sequence may have, which may be fewer than the rows of the table."""
     segments: int
+    key_value_heads: int
+    """Heads of keys and values, each of which may serve several of the queries' heads."""
+    head_width: int
+    gated: bool
+    """Whether the feed-forward part has a third matrix."""
+    scores: Scores | None
+    """How attention scores come of q and k, if it is known."""
+    windows: tuple[int | None, ...]
+    """For each layer how many places to either side a token attends to; None where it attends to all."""
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> EncoderShape:
@@ -41,19 +46,52 @@ class EncoderShape:
         Raises:
             UserError: an unsupported family.
         """
+        family, heads = family_of(config), config.num_attention_heads
         return cls(
             model_type=config.model_type,
             layers=config.num_hidden_layers,
             width=config.hidden_size,
-            heads=config.num_attention_heads,
-            feed_forward=config.intermediate_size,
+            heads=heads,
+            feed_forward=getattr(config, family.feed_forward),
             vocabulary=config.vocab_size,
-            positions=family_of(config).positions(config),
-            segments=config.type_vocab_size,
+            positions=family.positions(config),
+            segments=max(1, getattr(config, "type_vocab_size", None) or 1),
+            key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_width=_head_width(config),
+            gated=family.gated,
+            scores=family.scores,
+            windows=_windows(config),
         )
+
+    def feature_width(self, feature: str) -> int:
+        """The width of "q", "k", "v" or "hidden" as it is captured."""
+        if feature == "hidden":
+            return self.width
+        return self.head_width * (self.heads if feature == "q" else self.key_value_heads)
+
+    @property
+    def attention_features(self) -> tuple[Literal["q", "k", "positions"], ...]:
+        """What is captured of a layer to rebuild its attention scores."""
+        return ("q", "k") if self.scores == "plain" else ("q", "k", "positions")
+
+    def relation_width(self, relation: str) -> int:
+        """The width that a relation such as "qk" splits into heads: mixed pairs repeat keys and values for the queries' heads."""
+        return self.feature_width("q" if relation[0] != relation[1] else relation[0])
 
     def __str__(self) -> str:
         return f"{self.layers}x{self.width}:{self.feed_forward}/{self.heads}"
+
+
+def _head_width(config: PretrainedConfig) -> int:
+    for name in HEAD_WIDTHS:
+        if width := getattr(config, name, None):
+            return int(width)
+    return int(config.hidden_size // config.num_attention_heads)
+
+
+def _windows(config: PretrainedConfig) -> tuple[int | None, ...]:
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    return tuple(config.sliding_window if kind == "sliding_attention" else None for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -81,49 +119,3 @@ class StudentShape:
         assert layers is not None
         assert width is not None
         return cls(layers, width, feed_forward, heads)
-
-    def config(self, teacher: PretrainedConfig, *, teacher_heads: bool = False) -> PretrainedConfig:
-        """The student's configuration: that of the teacher's encoder, with this shape.
-
-        Args:
-            teacher: it is copied, never changed.
-            teacher_heads: whether the objective compares attention heads one by one, so that the student needs as
-                many as the teacher.
-
-        Raises:
-            UserError: the heads do not divide the width.
-        """
-        config = copy.deepcopy(teacher)
-        forget_task(config)
-        config.num_hidden_layers = self.layers
-        config.hidden_size = self.width
-        config.num_attention_heads = self._heads(teacher.num_attention_heads, teacher_heads)
-        ratio = teacher.intermediate_size / teacher.hidden_size
-        config.intermediate_size = self.feed_forward or round(self.width * ratio)
-        return config
-
-    def _heads(self, teacher: int, same: bool) -> int:
-        wanted = [self.heads] if self.heads else [teacher] if same else [PAPERS_HEADS, teacher]
-        for heads in wanted:
-            if self.width % heads == 0:
-                return heads
-        if same:
-            raise UserError(
-                f"A width of {self.width} cannot be split into {wanted[0]} attention heads, but the student needs {teacher}, as "
-                f"many as the teacher has; choose a width that is a multiple of {teacher}, or use --objective minilmv2 and "
-                "--init random, which need no equal heads."
-            )
-        raise UserError(
-            f"A width of {self.width} cannot be split into {wanted[0]} attention heads; "
-            f"write {self.layers}x{self.width}/HEADS with one of {', '.join(map(str, common_divisors(self.width)))}."
-        )
-
-
-def forget_task(config: PretrainedConfig) -> None:
-    """Take out of a configuration what an encoder by itself does not have: its task, and settings of foreign code."""
-    blank = type(config)()
-    for name in vars(config).keys() - vars(blank).keys():
-        if not name.startswith("_"):
-            delattr(config, name)
-    for name in TASK_SETTINGS:
-        setattr(config, name, getattr(blank, name, None))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from limbeck.encoders.configuration import default_cut, forget_task, student_config
 from limbeck.encoders.loading import Encoder, check_same_tokenizer, load_encoder, new_encoder
-from limbeck.encoders.shape import StudentShape, forget_task
+from limbeck.encoders.shape import StudentShape
 from limbeck.errors import UserError
 
+LAYER_SIZES = ("width", "heads", "key_value_heads", "feed_forward")
+"""What must be equal for one encoder's layer to fit another."""
 
-def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *, teacher_heads: bool = False) -> Encoder:
+
+def build_student(
+    teacher: Encoder, shape: StudentShape, init: str, seed: int, *, family: str | None = None, teacher_heads: bool = False
+) -> Encoder:
     """A student of the given shape with the teacher's tokenizer and vocabulary.
 
     Args:
@@ -18,6 +24,7 @@ def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *
         init: "random"; "layers" (layers chosen by `default_cut`) or "layers:1,3,6" copies the teacher's embeddings, these
             layers and its pooler; anything else is the folder of an earlier student.
         seed: decides random weights.
+        family: the student's, a value of ``config.model_type``; None: the teacher's, or that of the earlier student.
         teacher_heads: whether the objective needs as many attention heads as the teacher has; copied layers do anyway.
 
     Raises:
@@ -25,23 +32,11 @@ def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *
     """
     copied = init == "layers" or init.startswith("layers:")
     if not copied and init != "random":
-        return _earlier_student(teacher, shape, init)
-    config = shape.config(teacher.model.config, teacher_heads=teacher_heads or copied)
-    if copied:
-        student = new_encoder(config, teacher.tokenizer, seed)
-        return _copy_layers(teacher, student, chosen_layers(init, teacher.shape.layers, shape.layers))
-    return new_encoder(config, teacher.tokenizer, seed)
-
-
-def default_cut(teacher_layers: int, student_layers: int) -> list[int]:
-    """The teacher layers a student starts with: the first, the last, and the others spread evenly between them.
-
-    6 of 12 gives 1, 3, 5, 8, 10, 12 as in DistilBERT, 3 of 6 gives 1, 4, 6; docs/quickstart.md compares cuts.
-    """
-    if student_layers == 1:
-        return [teacher_layers]
-    step = (teacher_layers - 1) / (student_layers - 1)
-    return [int(1.5 + place * step) for place in range(student_layers)]
+        return _earlier_student(teacher, shape, init, family)
+    cut = chosen_layers(init, teacher.shape.layers, shape.layers) if copied else None
+    config = student_config(shape, teacher.model.config, family=family, teacher_heads=teacher_heads or copied, cut=cut)
+    student = new_encoder(config, teacher.tokenizer, seed)
+    return student if cut is None else _copy_layers(teacher, student, cut)
 
 
 def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[int]:
@@ -67,8 +62,10 @@ def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[i
     return layers
 
 
-def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str) -> Encoder:
+def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str, family: str | None) -> Encoder:
     student = load_encoder(folder)
+    if family not in (None, student.shape.model_type):
+        raise UserError(f"The start {folder} is of type {student.shape.model_type!r}, not {family!r}; leave the family out.")
     check_same_tokenizer(teacher.tokenizer, student.tokenizer)
     own = student.shape
     asked = replace(
@@ -87,7 +84,11 @@ def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str) -> Enco
 def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encoder:
     """Copy the teacher's embeddings, the chosen layers and what stands behind the layers."""
     ours, theirs = teacher.shape, student.shape
-    if (ours.width, ours.heads, ours.feed_forward) != (theirs.width, theirs.heads, theirs.feed_forward):
+    if ours.model_type != theirs.model_type:
+        raise UserError(
+            f"Layers of type {ours.model_type!r} do not fit a student of type {theirs.model_type!r}; use --init random."
+        )
+    if any(getattr(ours, size) != getattr(theirs, size) for size in LAYER_SIZES):
         raise UserError(
             f"Layers of a {ours} teacher do not fit a {theirs} student: width, feed-forward and heads must be equal. "
             "Use --init random, or a student of the teacher's width."
@@ -95,7 +96,12 @@ def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encod
     sources, targets = teacher.family.layer_list(teacher.model), student.family.layer_list(student.model)
     weights = {k: v for k, v in teacher.model.state_dict().items() if not k.startswith(f"{teacher.family.layers}.")}
     student.model.load_state_dict(weights, strict=False)
-    for target, layer in zip(targets, layers, strict=True):
-        target.load_state_dict(sources[layer - 1].state_dict())
+    for place, (target, layer) in enumerate(zip(targets, layers, strict=True), start=1):
+        source = sources[layer - 1].state_dict()
+        if source.keys() != target.state_dict().keys():
+            raise UserError(
+                f"Layer {layer} of this teacher is built otherwise than layer {place} of a student; begin the cut with layer 1."
+            )
+        target.load_state_dict(source)
     cut = f"layers {', '.join(map(str, layers))} of the teacher"
     return replace(student, source=cut, pooler_trained=teacher.pooler_trained)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,8 +15,12 @@ from limbeck.encoders.folders import contents, inside, one_line, read_json
 from limbeck.errors import UserError
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All weights that a folder holds, sharded or not.
+def read_weights(folder: Path, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Tensor]:
+    """The weights that a folder holds, sharded or not; they are mapped, and enter memory when they are used.
+
+    Args:
+        folder: of the model.
+        wanted: tells by a weight's name whether it is read.
 
     Raises:
         UserError: no safetensors weights, or files that are broken.
@@ -25,7 +28,9 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for file in _weight_files(folder):
         try:
-            weights.update(load_file(file))
+            with safe_open(file, "pt") as content:
+                names = [name for name in content.keys() if wanted(name)]  # noqa: SIM118 (it is no mapping)
+                weights.update({name: content.get_tensor(name) for name in names})
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} is broken or unreadable ({one_line(error)}); fetch it again.") from error
     return weights
@@ -54,6 +59,12 @@ def _shards(folder: Path, index: Path) -> list[Path]:
     return sorted({inside(folder, name, index) for name in shards.values()})
 
 
+def encoder_key(key: str, prefix: str) -> str:
+    """A weight's name in today's form, relative to the encoder; the arguments are those of `encoder_keys`."""
+    key = key.removeprefix("module.").removeprefix(f"{prefix}.")
+    return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: "LayerNorm." + {"gamma": "weight", "beta": "bias"}[m[1]], key)
+
+
 def encoder_keys(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Bring the known variants of key names into today's form, relative to the encoder.
 
@@ -64,16 +75,12 @@ def encoder_keys(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     Raises:
         UserError: two weights have the same name in that form.
     """
-
-    def normalise(key: str) -> str:
-        key = key.removeprefix("module.").removeprefix(f"{prefix}.")
-        return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: "LayerNorm." + {"gamma": "weight", "beta": "bias"}[m[1]], key)
-
     normalised: dict[str, Tensor] = {}
     for key, value in weights.items():
-        if normalise(key) in normalised:
-            raise UserError(f"The checkpoint has {normalise(key)} twice, once as {key}; it holds two models, so save one alone.")
-        normalised[normalise(key)] = value
+        name = encoder_key(key, prefix)
+        if name in normalised:
+            raise UserError(f"The checkpoint has {name} twice, once as {key}; it holds two models, so save one alone.")
+        normalised[name] = value
     return {key: value for key, value in normalised.items() if not key.endswith("embeddings.position_ids")}
 
 
@@ -88,7 +95,7 @@ def check_weights(model: PreTrainedModel, weights: dict[str, Tensor], family: Fa
     """
     expected = model.state_dict()
     parts = tuple(f"{name}." for name, _ in model.named_children())
-    pooler = {key for key in expected if key.startswith(f"{family.pooler}.")}
+    pooler = {key for key in expected if family.pooler and key.startswith(f"{family.pooler}.")}
     missing = {key for key in expected if key not in weights}
     needed = sorted(missing - pooler if pooler <= missing else missing)
     extra = sorted(key for key in weights if key not in expected and key.startswith(parts))

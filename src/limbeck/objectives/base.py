@@ -14,7 +14,8 @@ from limbeck.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from limbeck.encoders.capture import Features, Wants
+    from limbeck.encoders.capture import Wants
+    from limbeck.encoders.features import Features
     from limbeck.encoders.shape import EncoderShape
 
 
@@ -80,11 +81,6 @@ def _shown(value: object) -> str:
     if isinstance(value, dict):
         return " + ".join(f"{weight:g} {name}" for name, weight in value.items())
     return " + ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def pair(features: Features, relation: str) -> tuple[Tensor, Tensor]:
-    """The two features of a relation such as "qk", from the one layer that was captured."""
-    return features.only(relation[0]), features.only(relation[1])
 
 
 def check_teacher_layer(layer: int, teacher: EncoderShape) -> None:

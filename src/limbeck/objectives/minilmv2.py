@@ -13,12 +13,13 @@ from typing_extensions import Self
 from limbeck import kernels
 from limbeck._settings import Number, WholeNumber, no_duplicates, settings
 from limbeck.kernels.heads import check_relation_heads, common_divisors
-from limbeck.objectives.base import Mimicry, check_teacher_layer, pair
+from limbeck.objectives.base import Mimicry, check_teacher_layer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from limbeck.encoders.capture import Features, Wants
+    from limbeck.encoders.capture import Wants
+    from limbeck.encoders.features import Features
     from limbeck.encoders.shape import EncoderShape
 
 FEATURES: tuple[Literal["q", "k", "v"], ...] = ("q", "k", "v")
@@ -52,7 +53,7 @@ class MiniLMv2(Mimicry):
 
     name: Literal["minilmv2"] = "minilmv2"
     relation_heads: Annotated[WholeNumber, Field(ge=1)] | Literal["auto"] = "auto"
-    """relation heads A_r; auto: teacher's width / 16, or the largest smaller number that divides both widths"""
+    """relation heads A_r; auto: teacher's width / 16, or the largest smaller number that divides every width read"""
     relations: Annotated[
         dict[Relation, Weight] | Annotated[tuple[Relation, ...], AfterValidator(no_duplicates)], BeforeValidator(_split), Len(1)
     ] = ("qq", "kk", "vv")
@@ -65,11 +66,12 @@ class MiniLMv2(Mimicry):
         """Decide relation heads and teacher layer, and check them.
 
         Raises:
-            UserError: relation heads that do not divide both widths, or a layer that the teacher does not have.
+            UserError: relation heads that do not divide every width read, or a layer that the teacher does not have.
         """
-        heads = auto_relation_heads(teacher, student) if self.relation_heads == "auto" else self.relation_heads
+        widths = {encoder.relation_width(relation) for encoder in (teacher, student) for relation in self.weights()}
+        heads = auto_relation_heads(teacher, *widths) if self.relation_heads == "auto" else self.relation_heads
         layer = best_teacher_layer(teacher) if self.teacher_layer == "auto" else self.teacher_layer
-        check_relation_heads(heads, teacher.width, student.width)
+        check_relation_heads(heads, *sorted(widths, reverse=True))
         check_teacher_layer(layer, teacher)
         return replace(self, relation_heads=heads, teacher_layer=layer)
 
@@ -94,8 +96,8 @@ class MiniLMv2(Mimicry):
         assert isinstance(self.relation_heads, int)
         return {
             relation: kernels.relation_kl(
-                teacher=pair(teacher, relation),
-                student=pair(student, relation),
+                teacher=teacher.pair(relation),
+                student=student.pair(relation),
                 relation_heads=self.relation_heads,
                 mask=mask,
                 reduction="none",
@@ -104,10 +106,10 @@ class MiniLMv2(Mimicry):
         }
 
 
-def auto_relation_heads(teacher: EncoderShape, student: EncoderShape) -> int:
-    """The count that "auto" stands for: teacher's width / 16, or the largest smaller one that divides both widths."""
+def auto_relation_heads(teacher: EncoderShape, *widths: int) -> int:
+    """The count that "auto" stands for: teacher's width / 16, or the largest smaller one that divides all widths read."""
     wanted = max(1, teacher.width // RELATION_HEAD_WIDTH)
-    return max(count for count in common_divisors(teacher.width, student.width) if count <= wanted)
+    return max(count for count in common_divisors(*widths) if count <= wanted)
 
 
 def best_teacher_layer(teacher: EncoderShape) -> int:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
+from limbeck.encoders.configuration import student_config
 from limbeck.encoders.cost import Parameters, count_parameters, layer_flops, weight_bytes
 from limbeck.encoders.loading import load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
@@ -132,9 +133,9 @@ def _student_facts(student: StudentShape, teacher: PretrainedConfig, parameters:
 def _allowed_config(student: StudentShape, teacher: PretrainedConfig) -> PretrainedConfig:
     """The student's configuration; where neither usual number of heads divides its width, with one head."""
     try:
-        return student.config(teacher)
+        return student_config(student, teacher)
     except UserError:
-        return replace(student, heads=1).config(teacher)
+        return student_config(replace(student, heads=1), teacher)
 
 
 def _flops(shape: EncoderShape) -> int:
@@ -145,7 +146,7 @@ def _match(objective: Mimicry, student: StudentShape, teacher: PretrainedConfig)
     """Ask an objective what it makes of a pair of encoders."""
     shape = f"{student.layers}x{student.width}"
     try:
-        ours = EncoderShape.of(student.config(teacher, teacher_heads=objective.equal_heads))
+        ours = EncoderShape.of(student_config(student, teacher, teacher_heads=objective.equal_heads))
         shape = str(ours)
         resolved = objective.resolve(EncoderShape.of(teacher), ours)
     except UserError as error:

@@ -76,7 +76,7 @@ def output_names(encoder: Encoder) -> list[str]:
 def _with_head(encoder: Encoder, kind: type, config: object, seed: int) -> Encoder:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs as well
-        model: PreTrainedModel = kind.from_config(config, attn_implementation="sdpa")  # type: ignore[attr-defined]
+        model: PreTrainedModel = kind.from_config(config)  # type: ignore[attr-defined]
     base = model.base_model
     weights = encoder.model.base_model.state_dict()
     # Some heads bring their own pooler and leave the encoder's out.

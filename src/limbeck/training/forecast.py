@@ -51,7 +51,7 @@ class Read:
     @classmethod
     def of(cls, shape: EncoderShape, wants: Wants) -> Read:
         """What an objective's wants amount to."""
-        features = {str(feature): sorted(layers) for feature, layers in wants.items() if layers}
+        features = {str(feature): sorted(layers) for feature, layers in wants.items() if layers and feature != "positions"}
         whole = [max(layers) if feature == "hidden" else max(layers) - 1 for feature, layers in features.items()]
         return cls(str(shape), shape.layers, features, max(whole))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Literal
 
@@ -12,32 +13,55 @@ from limbeck.training.memory import undisturbed
 from limbeck.training.stage import PROBE_SEQUENCES, Stage
 
 TRIALS = 3
+HOPELESS = 2.0
+"""How many times as long as in float32 a product may take for the student to be tried in bf16."""
 
 
 def faster_precision(stage: Stage, sequences: int = PROBE_SEQUENCES) -> Literal["float32", "bf16"]:
     """Return "bf16" where a short forward and backward pass of the student is faster with it, else "float32".
 
+    The pass is tried only where matrix products themselves are not far slower: on a processor that has no instructions for
+    bf16 it would take many times as long.
+
     Args:
         stage: weights, gradients, mode and random state are as before afterwards.
         sequences: how many are tried.
     """
+    device = next(stage.module.parameters()).device
+    products = {dtype: _product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
+    if products[torch.bfloat16] > HOPELESS * products[torch.float32]:
+        return "float32"
     seconds = {bf16: _seconds(stage, sequences, bf16=bf16) for bf16 in (False, True)}
     return "bf16" if seconds[True] < seconds[False] else "float32"
+
+
+def _product_seconds(dtype: torch.dtype, device: torch.device) -> float:
+    """How long a matrix product of the size of a small encoder's takes."""
+    a, b = (torch.ones(512, 512, dtype=dtype, device=device) for _ in range(2))
+    return median(_timed(lambda: a @ b, device) for _ in range(TRIALS + 1))
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
 
 
 def _seconds(stage: Stage, sequences: int, *, bf16: bool) -> float:
     batch = stage.probe_batch(sequences)
     device = batch["input_ids"].device
     targets, times = stage.targets(batch), []
+
+    def both_ways() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            loss = stage.loss(batch, targets)
+        loss.backward()
+
     with undisturbed(stage.module) as table:
         for _ in range(TRIALS + 1):
-            start = time.perf_counter()
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                loss = stage.loss(batch, targets)
-            loss.backward()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - start)
+            times.append(_timed(both_ways, device))
             table.clear()
             stage.module.zero_grad(set_to_none=True)
     return median(times[1:])

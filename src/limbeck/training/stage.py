@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from limbeck.data.batches import Batch, Source, model_inputs, on_device, valid_tokens
-from limbeck.encoders.capture import Capture, Features, Wants
+from limbeck.encoders.capture import Capture, Wants
+from limbeck.encoders.features import Features
 from limbeck.encoders.shape import EncoderShape
 from limbeck.objectives.base import Mimicry, Objective
 from limbeck.objectives.supervised import Supervised
@@ -265,3 +266,5 @@ def set_dropout(model: nn.Module, share: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
+        elif isinstance(getattr(module, "attention_dropout", None), float | int):  # families without a module for it
+            module.attention_dropout = share  # type: ignore[assignment]

@@ -1,0 +1,255 @@
+"""What holds for every family in the table: features, attention, loading, students, distillation, and what is left out."""
+
+import copy
+import json
+
+import pytest
+import torch
+from transformers import AutoModel
+
+import limbeck
+from kinds import KINDS, TEXTS
+from limbeck import MiniLM, MiniLMv2, capture
+from limbeck.encoders.capture import Capture
+from limbeck.encoders.cost import capture_flops, count_parameters, flop_counter, layer_flops
+from limbeck.encoders.families import FAMILIES, family_of
+from limbeck.encoders.loading import LeftOut, load_encoder
+from limbeck.encoders.shape import EncoderShape, StudentShape
+from limbeck.encoders.students import build_student
+from limbeck.training.export import export_student
+
+WITH_SCORES = [name for name in KINDS if name != "deberta-v2"]
+
+
+@pytest.fixture
+def make(request):
+    """Build a tiny model of a family with its tokenizer."""
+
+    def build(name, **settings):
+        tokenizer = request.getfixturevalue(KINDS[name].tokenizer)
+        return KINDS[name].model(tokenizer, **settings), tokenizer
+
+    return build
+
+
+@pytest.fixture
+def save(make, save_bert):
+    """Write a tiny model of a family with its tokenizer."""
+
+    def write(name, folder, **settings):
+        return save_bert(folder, *make(name, **settings))
+
+    return write
+
+
+def batch_of(model, tokenizer, texts=TEXTS):
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    if EncoderShape.of(model.config).segments < 2:
+        batch.pop("token_type_ids", None)
+    return batch
+
+
+def test_every_family_in_the_table_is_tested_here():
+    assert [name for family in FAMILIES for name in family.model_types] == [*KINDS]
+
+
+# Features
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_features_are_what_a_projection_by_hand_gives(make, name):
+    model, tokenizer = make(name)
+    batch, family = batch_of(model, tokenizer), family_of(model.config)
+    assert not batch["attention_mask"].all()
+    states = model(**batch, output_hidden_states=True).hidden_states
+    layers = [1, 2, 3]
+    features = capture(model, batch, {"q": layers, "k": layers, "v": layers, "hidden": [0, *layers]})
+    assert all(torch.equal(features["hidden"][layer], states[layer]) for layer in range(3))
+    last = features["hidden"][3]
+    if KINDS[name].norm:  # transformers counts the norm behind the layers in
+        last = model.get_submodule("final_norm" if name == "modernbert" else "norm")(last)
+    assert torch.equal(last, states[3])
+    for layer in layers:
+        module = family.layer_list(model)[layer - 1]
+        entering = states[layer - 1] if KINDS[name].norm is None else module.get_submodule(KINDS[name].norm)(states[layer - 1])
+        projected = {feature: module.get_submodule(path)(entering) for feature, path in family.projections.items()}
+        if name == "modernbert":
+            projected = dict(zip("qkv", projected["q"].split(32, dim=-1), strict=True))
+        for feature, expected in projected.items():
+            torch.testing.assert_close(features[feature][layer], expected, rtol=1e-5, atol=1e-6)
+            assert expected.shape[-1] == EncoderShape.of(model.config).feature_width(feature)
+
+
+def distributions(attention, heads):
+    """The attention distributions of rebuilt scores, (batch, heads, n, n)."""
+    q, k = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in (attention.q, attention.k))
+    scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    scores = scores if attention.bias is None else scores + attention.bias
+    if attention.pair_mask is not None:
+        scores = scores.masked_fill(~attention.pair_mask, -torch.inf)
+    return scores
+
+
+@pytest.mark.parametrize("name", WITH_SCORES)
+def test_rebuilt_attention_equals_the_models_own_maps(make, name):
+    model, tokenizer = make(name)
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    batch = batch_of(model, tokenizer)
+    maps = eager(**batch, output_attentions=True).attentions
+    shape, mask = EncoderShape.of(model.config), batch["attention_mask"].bool()
+    for layer in (1, 2, 3):
+        features = Capture(model, dict.fromkeys(shape.attention_features, (layer,)))(**batch)
+        scores = distributions(features.attention(), shape.heads).masked_fill(~mask[:, None, None], -torch.inf)
+        expected = maps[layer - 1] * mask[:, None, :, None]
+        found = scores.softmax(-1).nan_to_num() * mask[:, None, :, None]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_padding_changes_no_feature_of_a_token(make, name):
+    model, tokenizer = make(name)
+    padded = capture(model, batch_of(model, tokenizer), {"q": 3})["q"]
+    for row, text in enumerate(TEXTS):
+        alone = capture(model, batch_of(model, tokenizer, [text]), {"q": 3})["q"]
+        torch.testing.assert_close(padded[row, : alone.shape[1]], alone[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_beyond_the_deepest_feature_is_computed(make, name):
+    model, tokenizer = make(name)
+    batch = batch_of(model, tokenizer, ["copper " * 8])
+    shape, length = EncoderShape.of(model.config), batch["input_ids"].shape[1]
+
+    def counted(layer):
+        with torch.no_grad(), flop_counter() as counter:
+            capture(model, batch, dict.fromkeys("qkv", layer))
+        return counter.get_total_flops()
+
+    with torch.no_grad(), flop_counter() as counter:
+        model(**batch)
+    assert counted(1) < counted(2) < counted(3) < counter.get_total_flops()
+    if name != "deberta-v2":  # whose attention computes more than the formula has
+        assert counted(3) - counted(2) == layer_flops(shape, 1, length)
+        assert counted(3) - counted(1) == capture_flops(shape, 3, "qkv", 1, length) - capture_flops(shape, 1, "qkv", 1, length)
+
+
+# Relations
+
+
+def test_keys_and_values_are_repeated_in_mixed_relations_alone(make):
+    model, tokenizer = make("eurobert")
+    shape = EncoderShape.of(model.config)
+    features = Capture(model, dict.fromkeys("qkv", (3,)))(**batch_of(model, tokenizer))
+    k = features.only("k")
+    assert (shape.heads, shape.key_value_heads, k.shape[-1]) == (4, 2, 16)
+    assert features.pair("kk")[0] is features.pair("kk")[1] is k
+    twice = torch.cat([k[..., :8], k[..., :8], k[..., 8:], k[..., 8:]], dim=-1)
+    assert torch.equal(features.pair("qk")[1], twice)
+    assert torch.equal(features.pair("kv")[0], twice)
+    assert MiniLMv2(relations=("qq", "kk")).resolve(shape, shape).relation_heads == 2
+
+
+def test_relation_heads_must_divide_the_stored_widths_too(make, refused):
+    shape = EncoderShape.of(make("eurobert")[0].config)
+    with refused("32 relation heads", "1, 2, 4, 8, 16"):
+        MiniLMv2(relation_heads=32).resolve(shape, shape)
+    assert MiniLMv2(relation_heads=32, relations=("qq", "qk")).resolve(shape, shape).relation_heads == 32
+
+
+def test_attention_that_cannot_be_rebuilt_is_refused(make, refused):
+    disentangled, plain = (EncoderShape.of(make(name)[0].config) for name in ("deberta-v2", "bert"))
+    for teacher, student in ((disentangled, plain), (plain, disentangled)):
+        with refused("deberta-v2", "minilmv2"):
+            MiniLM().resolve(teacher, student)
+        MiniLMv2().resolve(teacher, student)
+
+
+def test_layers_that_attend_to_other_tokens_are_refused_and_named(make, refused):
+    teacher = EncoderShape.of(make("modernbert", num_hidden_layers=4)[0].config)
+    plain = EncoderShape.of(make("bert")[0].config)
+    assert teacher.windows == (None, 4, 4, None)
+    assert MiniLM().resolve(teacher, plain).teacher_layer == 4
+    with refused("Layer 2", "4 tokens far", "to all tokens", "--teacher-layer among 1, 4"):
+        MiniLM(teacher_layer=2).resolve(teacher, plain)
+
+
+# Loading and students
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_with_a_head_is_loaded_as_its_encoder(save, make, tmp_path, name):
+    folder = save(name, tmp_path, head="ForSequenceClassification", num_labels=3)
+    encoder, original = load_encoder(folder), make(name, head="ForSequenceClassification", num_labels=3)[0]
+    batch = batch_of(encoder.model, encoder.tokenizer)
+    expected = original.base_model(**batch).last_hidden_state
+    torch.testing.assert_close(encoder.model(**batch).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("shape", "init"), [("2x16/4", "random"), ("2x32", "layers")])
+def test_a_student_loads_again_as_it_was(save, tmp_path, name, shape, init):
+    teacher = load_encoder(save(name, tmp_path / "teacher"))
+    student = build_student(teacher, StudentShape.parse(shape), init, seed=1)
+    batch = batch_of(student.model, teacher.tokenizer)
+    with torch.no_grad():
+        before = student.model(**batch).last_hidden_state
+    export_student(tmp_path / "student", student.model, student.tokenizer, "card")
+    again = load_encoder(tmp_path / "student")
+    assert again.shape == student.shape
+    assert again.shape.model_type == name
+    assert again.shape.positions == teacher.shape.positions
+    assert again.shape.feed_forward / again.shape.width == teacher.shape.feed_forward / teacher.shape.width
+    with torch.no_grad():
+        assert torch.equal(again.model(**batch).last_hidden_state, before)
+        assert torch.equal(AutoModel.from_pretrained(tmp_path / "student").eval()(**batch).last_hidden_state, before)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_that_are_not_asked_for_are_not_held(save, tmp_path, name):
+    folder = save(name, tmp_path)
+    whole, part = load_encoder(folder), load_encoder(folder, layers=(1, 2))
+    batch = batch_of(whole.model, whole.tokenizer)
+    asked = {"q": 2, "hidden": [1, 2]}
+    expected, found = capture(whole.model, batch, asked), capture(part.model, batch, asked)
+    assert torch.equal(found["q"], expected["q"])
+    assert torch.equal(found["hidden"][2], expected["hidden"][2])
+    assert part.shape == whole.shape
+    held, all_of_them = (count_parameters(encoder.model) for encoder in (part, whole))
+    if part.family.shared_layers:
+        assert held == all_of_them
+        return
+    assert [type(layer) is LeftOut for layer in part.family.layer_list(part.model)] == [False, False, True]
+    one = sum(parameter.numel() for parameter in whole.family.layer_list(whole.model)[2].parameters())
+    assert all_of_them.transformer - held.transformer == one
+    with pytest.raises(RuntimeError, match="not loaded"):
+        part.model(**batch)
+
+
+# Distillation
+
+
+@pytest.mark.parametrize("objective", ["minilmv2", "minilm"])
+@pytest.mark.parametrize("name", KINDS)
+def test_twenty_steps_of_distillation_lower_the_loss(save, sample_text, tmp_path, name, objective, refused):
+    teacher = save(name, tmp_path / "teacher")
+    (tmp_path / "text.txt").write_text("\n".join(sample_text[:60]))
+    settings = {"steps": 20, "batch_size": 8, "max_length": 32, "learning_rate": 5e-3, "precision": "float32", "log_every": 1}
+
+    def distil():
+        return limbeck.distill(
+            teacher,
+            student="2x16/4",
+            objective={"name": objective},
+            corpus=tmp_path / "text.txt",
+            output=tmp_path / "run",
+            quiet=True,
+            **settings,
+        )
+
+    if objective == "minilm" and name not in WITH_SCORES:
+        with refused("minilmv2"):
+            distil()
+        return
+    losses = [json.loads(line)["loss"] for line in (distil().path / "log.jsonl").read_text().splitlines()]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
