@@ -5,15 +5,17 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import limbeck
+from conftest import TINY, noisy
 from kinds import KINDS, TEXTS
 from limbeck import MiniLM, MiniLMv2, capture
 from limbeck.encoders.capture import Capture
+from limbeck.encoders.configuration import student_config
 from limbeck.encoders.cost import capture_flops, count_parameters, flop_counter, layer_flops
 from limbeck.encoders.families import FAMILIES, family_of
-from limbeck.encoders.loading import LeftOut, load_encoder
+from limbeck.encoders.loading import LeftOut, check_same_tokenizer, load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.encoders.students import build_student
 from limbeck.training.export import export_student
@@ -134,6 +136,32 @@ def test_nothing_beyond_the_deepest_feature_is_computed(make, name):
         assert counted(3) - counted(1) == capture_flops(shape, 3, "qkv", 1, length) - capture_flops(shape, 1, "qkv", 1, length)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_tap_gives_the_features_and_gradients_that_an_exception_gives(make, name):
+    model, tokenizer = make(name)
+    batch, shape = batch_of(model, tokenizer), EncoderShape.of(model.config)
+    names = [*(shape.attention_features if name in WITH_SCORES else "qk"), "v"]
+    found = []
+    for tap in (False, True):
+        reader = Capture(model, dict.fromkeys(names, (2,)), tap=tap)
+        features = reader(**batch)
+        reader.close()
+        read = [features.only(feature) for feature in "qkv"]
+        if name in WITH_SCORES:
+            attention = features.attention()
+            read += [each for each in (attention.q, attention.k, attention.bias) if each is not None]
+        model.zero_grad()
+        sum((tensor.sin() * (place + 1)).sum() for place, tensor in enumerate(read)).backward()
+        found.append((read, {key: parameter.grad for key, parameter in model.named_parameters()}))
+    (features, gradients), (tapped, tapped_gradients) = found
+    assert all(map(torch.equal, features, tapped))
+    for key, gradient in gradients.items():
+        same = tapped_gradients[key] is None if gradient is None else torch.equal(gradient, tapped_gradients[key])
+        assert same, key
+    assert len(list(family_of(model.config).layer_list(model))) == 3
+    torch.testing.assert_close(model(**batch).last_hidden_state, make(name)[0](**batch).last_hidden_state)
+
+
 # Relations
 
 
@@ -203,6 +231,85 @@ def test_a_student_loads_again_as_it_was(save, tmp_path, name, shape, init):
     with torch.no_grad():
         assert torch.equal(again.model(**batch).last_hidden_state, before)
         assert torch.equal(AutoModel.from_pretrained(tmp_path / "student").eval()(**batch).last_hidden_state, before)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student"),
+    [("modernbert", "bert"), ("mpnet", "bert"), ("bert", "modernbert"), ("bert", "roberta"), ("xlm-roberta", "mpnet")],
+)
+def test_a_student_may_be_of_another_family_and_shares_the_tokenizer(save, sample_text, tmp_path, teacher, student):
+    folder = save(teacher, tmp_path / "teacher")
+    ours = load_encoder(folder)
+    made = build_student(ours, StudentShape.parse("2x24/4"), "random", seed=0, family=student)
+    assert (made.shape.model_type, made.shape.vocabulary) == (student, ours.shape.vocabulary)
+    assert made.shape.positions == ours.shape.positions == 64
+    assert made.shape.feed_forward == (36 if student == "modernbert" else 96)
+    assert made.model.config.pad_token_id == ours.tokenizer.pad_token_id
+    export_student(tmp_path / "student", made.model, made.tokenizer, "card")
+    model, tokenizer = AutoModel.from_pretrained(tmp_path / "student"), AutoTokenizer.from_pretrained(tmp_path / "student")
+    assert tokenizer(TEXTS)["input_ids"] == ours.tokenizer(TEXTS)["input_ids"]
+    model(**tokenizer(TEXTS, padding=True, return_tensors="pt"))
+    again = load_encoder(tmp_path / "student")
+    check_same_tokenizer(ours.tokenizer, again.tokenizer)
+    for layers in ("layers", "layers:1,3"):
+        with pytest.raises(limbeck.UserError, match="do not fit a student of type"):
+            build_student(ours, StudentShape.parse("2x32/4"), layers, seed=0, family=student)
+
+
+def test_a_family_that_cannot_count_its_positions_with_the_tokenizer_is_refused(save, tmp_path, refused):
+    teacher = load_encoder(save("bert", tmp_path))
+    with refused("'mpnet'", "needs 1 as the id", "has 0"):
+        student_config(StudentShape(2, 24), teacher.model.config, family="mpnet")
+    with refused("'bart2'", "supported: bert"):
+        student_config(StudentShape(2, 24), teacher.model.config, family="bart2")
+
+
+def test_students_keep_what_the_teachers_layers_attend_to(make):
+    teacher = make("modernbert", num_hidden_layers=4)[0].config
+    assert EncoderShape.of(student_config(StudentShape(2, 24, heads=4), teacher)).windows == (None, None)
+    assert EncoderShape.of(student_config(StudentShape(2, 24, heads=4), teacher, cut=(1, 3))).windows == (None, 4)
+
+
+def test_heads_of_queries_share_keys_and_values_as_in_the_teacher(make):
+    teacher = make("eurobert")[0].config
+    config = student_config(StudentShape(2, 48, heads=6), teacher)
+    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == (6, 3, 8)
+    assert student_config(StudentShape(2, 48, heads=3), teacher).num_key_value_heads == 3
+
+
+# Families without a row
+
+
+@pytest.mark.parametrize(("model_type", "positions"), [("megatron-bert", 64), ("ernie", 64), ("data2vec-text", 62)])
+def test_a_family_whose_parts_are_told_by_their_names_needs_no_row(model_type, positions, save_bert, tiny_tokenizer, tmp_path):
+    config = AutoConfig.for_model(model_type, **{**TINY, "pad_token_id": 0 if positions == 64 else 1, "bos_token_id": None})
+    model = noisy(AutoModel.from_config, config, seed=0)
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    if positions == 62:
+        tokenizer.pad_token = "[UNK]"
+    encoder = load_encoder(save_bert(tmp_path, model, tokenizer))
+    assert (encoder.shape.model_type, encoder.shape.positions, encoder.shape.scores) == (model_type, positions, None)
+    batch = batch_of(model, tokenizer)
+    states = model(**batch, output_hidden_states=True).hidden_states
+    features = capture(model, batch, {"v": [1, 3], "hidden": [0, 1, 2]})
+    assert all(torch.equal(features["hidden"][layer], states[layer]) for layer in range(3))
+    if model_type != "megatron-bert":  # whose norms come first
+        value = model.encoder.layer[2].attention.self.value
+        torch.testing.assert_close(features["v"][3], value(states[2]))
+    student = build_student(encoder, StudentShape(2, 32, heads=4), "layers", seed=0)
+    assert student.shape.model_type == model_type
+    with pytest.raises(limbeck.UserError, match="cannot be rebuilt"):
+        MiniLM().resolve(encoder.shape, student.shape)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "t5", "funnel", "convbert", "wav2vec2", "no-such-type"])
+def test_a_family_that_cannot_be_told_is_refused_with_what_is_supported(model_type, tmp_path, refused):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with refused(model_type, "supported: bert, roberta", "modernbert, eurobert, nomic_bert"):
+        load_encoder(tmp_path)
+
+
+# Parts of a model
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from limbeck.encoders.families import family_of
+from limbeck.encoders.families import POSITIONS, family_of
 from limbeck.encoders.features import Features
 from limbeck.encoders.shape import EncoderShape
+from limbeck.encoders.tap import Tap
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ Wants = Mapping[Feature, Sequence[int]]
 """Which layers' features to read. Layers count from 1; hidden 0 is what enters layer 1, hidden l what leaves layer l."""
 FEATURES: tuple[Feature, ...] = ("q", "k", "v", "hidden")
 """What may be asked for by name; "positions" is for `Features.attention` alone."""
-POSITIONS = {"rotary": "position_embeddings", "biased": "position_bias"}
-"""The argument in which attention gets what it needs to know of positions: cosines and sines, or a bias of the scores."""
 SEGMENTS = "token_type_ids"
 
 
@@ -46,12 +46,14 @@ class Capture:
     Args:
         model: an encoder, or a model with a task head, whose encoder is then used.
         wants: the features to read and the layers to read them from.
+        tap: end a forward pass by a `Tap` at the deepest layer, not by an exception, which compilers and wrappers do not follow;
+            the deepest feature is then a projection.
 
     Raises:
         UserError: no encoder, an unsupported family, an unknown feature, or a layer that the encoder does not have.
     """
 
-    def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
+    def __init__(self, model: PreTrainedModel, wants: Wants, *, tap: bool = False) -> None:
         if not hasattr(model, "base_model") or not hasattr(model, "config"):
             raise UserError(f"Features are read of a transformers model, not of a {type(model).__name__}; give the model inside.")
         self._encoder: nn.Module = model.base_model
@@ -63,6 +65,8 @@ class Capture:
         self._total = sum(len(set(layers)) for layers in wants.values())
         self._features: Features | None = None
         self._calls: Counter[tuple[str, int]] = Counter()
+        self._deepest = max(layer for layers in wants.values() for layer in layers)
+        self._tap = self._make_tap() if tap else None
         self._handles = [self._watch(feature, layer) for feature, layers in wants.items() for layer in set(layers)]
 
     def __call__(self, **inputs: Tensor) -> Features:
@@ -80,7 +84,8 @@ class Capture:
         features = Features(self._shape)
         self._features, self._calls = features, Counter()
         try:
-            self._encoder(**inputs)
+            with nullcontext() if self._tap is None else self._tapped(self._tap):
+                self._encoder(**inputs)
         except _DeepestRead:
             pass
         finally:
@@ -92,9 +97,29 @@ class Capture:
         for handle in self._handles:
             handle.remove()
 
+    def _make_tap(self) -> Tap:
+        return Tap(self._layers[self._deepest - 1], self._family, self._turn("q", self._deepest))
+
+    @contextmanager
+    def _tapped(self, tap: Tap) -> Iterator[None]:
+        """Put the tap in the deepest layer's place, and take out what is behind it."""
+        tap.begin()
+        modules = self._encoder.get_submodule(self._family.layers)._modules
+        whole = dict(modules)
+        kept = list(whole.items())[: 0 if self._family.shared_layers else self._deepest - 1]
+        modules.clear()
+        modules.update({**dict(kept), str(len(kept)): tap})
+        try:
+            yield
+        finally:
+            modules.clear()
+            modules.update(whole)
+
     def _watch(self, feature: Feature, layer: int) -> RemovableHandle:
         if feature == "positions":
             module, name = self._layers[layer - 1].get_submodule(self._family.attention), POSITIONS[str(self._family.scores)]
+            if self._tap is not None and layer == self._deepest:
+                module = self._tap.attention
             return self._entering(module, feature, layer, lambda _, kwargs: kwargs[name])
         if feature != "hidden":
             module = self._layers[layer - 1].get_submodule(self._family.projections[feature])
@@ -130,7 +155,7 @@ class Capture:
         tensor = output[0] if isinstance(output, tuple) and feature != "positions" else output
         tensors = self._features.tensors
         tensors.setdefault(feature, {})[layer] = tensor
-        if sum(len(layers) for layers in tensors.values()) == self._total:
+        if self._tap is None and sum(len(layers) for layers in tensors.values()) == self._total:
             raise _DeepestRead
 
 

@@ -18,6 +18,9 @@ Scores = Literal["plain", "rotary", "biased"]
 """How attention scores come of q and k before they are scaled: as they are, turned by rotary positions, or with a learned
 bias of relative positions added after the scaling."""
 
+POSITIONS = {"rotary": "position_embeddings", "biased": "position_bias"}
+"""The argument in which attention gets what it needs to know of positions: cosines and sines, or a bias of the scores."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -38,6 +41,10 @@ class Family:
     """The module behind the last layer, which checkpoints and classes may lack."""
     scores: Scores | None = None
     """How attention scores come of q and k; None: in another way, so that they cannot be rebuilt."""
+    norm: str = ""
+    """Within a layer: the norm in front of the projections, in families whose norms come first."""
+    layers_return_tuples: bool = False
+    """Whether a layer returns more than its hidden state."""
     attention: str = ""
     """Within a layer: the module that is given the rotary positions or the bias."""
     feed_forward: str = "intermediate_size"
@@ -121,6 +128,7 @@ FAMILIES = (
         projections=_projections("attention.attn.", "q", "k", "v"),
         outputs=("attention.attn.o", "output.dense"),
         scores="biased",
+        layers_return_tuples=True,
         attention="attention",
         positions_after_padding=True,
         padding=1,
@@ -131,6 +139,7 @@ FAMILIES = (
         projections=_projections("attention.self.", "query_proj", "key_proj", "value_proj"),
         pooler="",
         scores=None,
+        layers_return_tuples=True,
         undeclared=(
             "position_buckets",
             "share_att_key",
@@ -148,10 +157,11 @@ FAMILIES = (
         outputs=("attn.Wo", "mlp.Wo"),
         pooler="",
         scores="rotary",
+        norm="attn_norm",
         attention="attn",
         gated=True,
     ),
-    replace(LLAMA, model_types=("eurobert",), embeddings=("embed_tokens",), pooler=""),
+    replace(LLAMA, model_types=("eurobert",), embeddings=("embed_tokens",), pooler="", norm="input_layernorm"),
     replace(LLAMA, model_types=("nomic_bert",)),
 )
 

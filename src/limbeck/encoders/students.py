@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from limbeck.encoders.capture import accepted_inputs
 from limbeck.encoders.configuration import default_cut, forget_task, student_config
 from limbeck.encoders.loading import Encoder, check_same_tokenizer, load_encoder, new_encoder
 from limbeck.encoders.shape import StudentShape
 from limbeck.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LAYER_SIZES = ("width", "heads", "key_value_heads", "feed_forward")
 """What must be equal for one encoder's layer to fit another."""
@@ -36,6 +42,7 @@ def build_student(
     cut = chosen_layers(init, teacher.shape.layers, shape.layers) if copied else None
     config = student_config(shape, teacher.model.config, family=family, teacher_heads=teacher_heads or copied, cut=cut)
     student = new_encoder(config, teacher.tokenizer, seed)
+    student = replace(student, tokenizer=_for_inputs_of(student))
     return student if cut is None else _copy_layers(teacher, student, cut)
 
 
@@ -79,6 +86,16 @@ def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str, family:
         raise UserError(f"The start {folder} is a {own}, not the {asked} asked for; ask for a student of its shape.")
     forget_task(student.model.config)
     return student
+
+
+def _for_inputs_of(student: Encoder) -> PreTrainedTokenizerBase:
+    """The student's tokenizer, which by default makes what the student takes; the teacher's own if that fits."""
+    tokenizer, accepted = student.tokenizer, accepted_inputs(student.model, student.shape)
+    if student.shape.segments > 1 or not {*tokenizer.model_input_names} - accepted:
+        return tokenizer
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in accepted]
+    return tokenizer
 
 
 def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encoder:
