@@ -27,6 +27,8 @@ class Family:
     """Within a layer: the module whose output is the feature "q", "k" or "v", heads concatenated."""
     pooler: str
     """The module behind the last layer, which checkpoints may lack; empty if the family has none."""
+    outputs: tuple[str, ...] = ()
+    """Within a layer: the projections that end in the residual stream; where they are zero, the layer adds nothing to it."""
     positions_after_padding: bool = False
     """Whether token t takes position row padding index + t, and padding the row of the padding index, as in fairseq."""
 
@@ -54,6 +56,7 @@ BERT = Family(
         "v": "attention.self.value",
     },
     pooler="pooler",
+    outputs=("attention.output.dense", "output.dense"),
 )
 FAMILIES = (
     BERT,
