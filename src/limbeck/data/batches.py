@@ -328,7 +328,9 @@ class PackedSource(Source):
         ids[[self._frame.begin, self._frame.end]] = True
         for first, portion in zip(self._firsts, self._portions, strict=True):
             portion.tokens.mark(*portion.packed.places(drawn[first : first + len(portion.packed)]), ids)
-        return Seen(ids, int(self._lengths[drawn].max()), 2 if self._segments else 1)
+        text = int(self._lengths[drawn].max()) - self._frame.width(self._packing)
+        cut = self._packing == "pairs" and text > 1
+        return Seen(ids, text + self._frame.width("pairs" if cut else "full"), 1 + cut)
 
     def _drawn_by(self, examples: int) -> NDArray[np.bool_]:
         """(sequences,) which of all sequences are among the first examples of a run."""
