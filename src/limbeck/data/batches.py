@@ -329,8 +329,16 @@ class PackedSource(Source):
         for first, portion in zip(self._firsts, self._portions, strict=True):
             portion.tokens.mark(*portion.packed.places(drawn[first : first + len(portion.packed)]), ids)
         text = int(self._lengths[drawn].max()) - self._frame.width(self._packing)
-        cut = self._packing == "pairs" and text > 1
-        return Seen(ids, text + self._frame.width("pairs" if cut else "full"), 1 + cut)
+        return Seen(ids, self._longest_of(drawn), 2 if self._packing == "pairs" and text > 1 else 1)
+
+    def _longest_of(self, drawn: NDArray[np.bool_]) -> int:
+        """Tokens of the longest sequence among some: a pair has one fewer than reckoned where a separator was its cut."""
+        longest, examples = 0, np.flatnonzero(drawn)
+        for example in examples[np.argsort(-self._lengths[examples], kind="stable")].tolist():
+            if longest >= self._lengths[example]:
+                break
+            longest = max(longest, len(self._row(example).ids))
+        return longest
 
     def _drawn_by(self, examples: int) -> NDArray[np.bool_]:
         """(sequences,) which of all sequences are among the first examples of a run."""
