@@ -147,7 +147,8 @@ def as_markdown(report: dict[str, Any]) -> str:
     lines += [
         "",
         "Comparisons in points, by a hierarchical bootstrap over seeds and examples, corrected over the tasks of two students "
-        f"(Holm). Distilled and fine-tuned in {_precisions(report)}. {setting['threads']} threads; torch {setting['torch']}, limbeck {setting['limbeck']}.",
+        f"(Holm). Distilled and fine-tuned in {_precisions(report)}. {setting['threads']} threads; torch {setting['torch']}, "
+        f"limbeck {setting['limbeck']}.",
     ]
     return "\n".join(lines) + "\n"
 
