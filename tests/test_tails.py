@@ -60,7 +60,7 @@ def test_the_teachers_tail_is_that_of_the_layer_that_is_mimicked(random_start, t
         assert torch.equal(ours[name], theirs[name.replace(LAST, f"encoder.layer.{layer - 1}.")]), name
     assert run.summary["tail"] == {"option": "teacher", "copied": 12, "not_copied": 0}
     assert run.summary["student"]["pooler_trained"]
-    assert "12 of them were copied of the teacher" in (run.student / "README.md").read_text()
+    assert "12 of them were copied from the teacher" in (run.student / "README.md").read_text()
 
 
 def test_what_has_another_shape_stays_as_it_began_and_is_counted(random_start, teacher, capsys):
@@ -70,7 +70,7 @@ def test_what_has_another_shape_stays_as_it_began_and_is_counted(random_start, t
     assert stayed == {f"{LAST}{name}" for name in ("intermediate.dense.weight", "intermediate.dense.bias", "output.dense.weight")}
     assert run.summary["tail"] == {"option": "teacher", "copied": 9, "not_copied": 3}
     assert (
-        "9 tensors copied of the teacher's layer 3 and what stands behind its layers, 3 could not be" in capsys.readouterr().err
+        "9 tensors copied from the teacher's layer 3 and what stands behind its layers, 3 could not be" in capsys.readouterr().err
     )
 
 

@@ -101,8 +101,8 @@ def _out_of_reach(tail: Mapping[str, Any], init: str) -> str:
     kept = f"they keep the weights they began with ({init})."
     return {
         "keep": behind + kept,
-        "teacher": f"{behind}{tail['copied']} of them were copied of the teacher, {tail['not_copied']} could not be and keep the "
-        f"weights they began with ({init}).",
+        "teacher": f"{behind}{tail['copied']} of them were copied from the teacher, {tail['not_copied']} could not be and keep "
+        f"the weights they began with ({init}).",
         "identity": f"{behind}the last layer's output projections were set to zero, so that it passes its input on.",
         "hidden": f"(the pooler); {kept} A small term of hidden states, which is not the papers', trained the last layer's "
         "attention output and feed-forward part.",

@@ -21,7 +21,7 @@ class Tail:
     option: str
     """As in `Recipe.tail`."""
     copied: int = 0
-    """Tensors that were copied of the teacher."""
+    """Tensors that were copied from the teacher."""
     not_copied: int = 0
     """Tensors that have no counterpart of their shape there, and stay as they began."""
     layer: int = 0
@@ -30,7 +30,7 @@ class Tail:
     def __str__(self) -> str:
         return {
             "keep": "stays as it began",
-            "teacher": f"{self.copied} tensors copied of the teacher's layer {self.layer} and what stands behind its layers, "
+            "teacher": f"{self.copied} tensors copied from the teacher's layer {self.layer} and what stands behind its layers, "
             f"{self.not_copied} could not be",
             "identity": "the last layer's output projections are zero, so that it passes its input on",
             "hidden": f"trained by a relation of hidden states with weight {HIDDEN_WEIGHT:g}",
