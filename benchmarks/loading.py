@@ -33,14 +33,14 @@ def write_teacher(folder: Path, precision: str) -> None:
 
     import torch
     from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    from transformers import BertConfig, BertModel, BertTokenizer
 
     pieces = BertWordPieceTokenizer()
     with gzip.open(WIKIPEDIA_HELD_OUT, "rt", encoding="utf-8") as text:
         pieces.train_from_iterator(text, vocab_size=3000, show_progress=False)
     config = BertConfig(num_hidden_layers=LAYERS, hidden_size=1024, num_attention_heads=16, intermediate_size=4096)
     BertModel(config).to(getattr(torch, precision)).save_pretrained(folder)
-    BertTokenizerFast(vocab=pieces.get_vocab()).save_pretrained(folder)
+    BertTokenizer(vocab=pieces.get_vocab()).save_pretrained(folder)
 
 
 def load(folder: str, layers: Sequence[int] | None, pipe: multiprocessing.connection.Connection) -> None:
@@ -55,7 +55,8 @@ def load(folder: str, layers: Sequence[int] | None, pipe: multiprocessing.connec
     seconds = time.perf_counter() - start
     ids = torch.arange(8)[None]
     with torch.no_grad():
-        checksum = float(capture(encoder.model, {"input_ids": ids}, {"q": READ})["q"].double().sum())
+        query = capture(encoder.model, {"input_ids": ids}, {"q": [READ]})["q"]
+        checksum = float(query[READ].double().sum())
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     pipe.send({"mib": (after - before) * 1024 / MIB, "seconds": seconds, "checksum": checksum})
 

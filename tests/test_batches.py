@@ -251,6 +251,31 @@ def test_text_of_one_token_makes_no_pair():
     assert batch["token_type_ids"].tolist() == [[0, 0, 0]]
 
 
+# What was seen
+
+
+@pytest.mark.parametrize("weights", [None, [1, 3, 0.02]])
+@every_layout
+def test_what_the_first_examples_hold_is_told_without_reading_them(layout, weights, monkeypatch):
+    monkeypatch.setattr("limbeck.data.tokens.MARKED", 5)
+    first, second, third = (random_tokens(seed, 60, first=10 + 1000 * seed) for seed in range(3))
+    first = Tokens.joined([first, second]).chosen(np.random.default_rng(0).random(120) < 0.7)
+    parts = [first, third, random_tokens(3, 400, first=4000)]
+    source = layout.source(parts, weights)
+    for examples in (1, 10, len(source) - 1, len(source), 2 * len(source) + 3):
+        batches = [source.collate([example]) for example in set(source.examples(0, examples))]
+        read = [batch["input_ids"][0] for batch in batches]
+        seen = source.seen(examples, 12_000)
+        assert np.flatnonzero(seen.ids).tolist() == sorted(set(torch.cat(read).tolist()))
+        assert seen.longest == max(map(len, read))
+        assert seen.segments == len({int(s) for batch in batches for s in batch.get("token_type_ids", torch.zeros(1)).flatten()})
+
+
+def test_where_no_text_can_be_cut_no_second_segment_is_seen():
+    seen = LAYOUTS["roberta"].source([random_tokens(count=1, longest=2)]).seen(1, 20)
+    assert (np.flatnonzero(seen.ids).tolist(), seen.longest, seen.segments) == ([1, 2, 10], 3, 1)
+
+
 # Shares
 
 

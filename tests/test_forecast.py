@@ -74,6 +74,7 @@ def folder_bytes(folder):
         (64, "bf16", {}),
         (16, "float32", {"student": "2x64/4", "init": "random"}),
         (64, "float32", {"objective": "minilm"}),
+        (64, "float32", {"tail": "hidden"}),
     ],
 )
 def test_a_steps_memory_follows_from_one_and_two_sequences(recipe, length, precision, changes, accumulates):
@@ -314,12 +315,14 @@ def test_a_run_for_which_the_disk_is_too_small_is_refused(recipe, tmp_path, monk
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("tail", ["keep", "hidden"])
 @pytest.mark.parametrize("objective", [{"relations": ("qq", "kk", "vv")}, {"relations": ("qk", "vv"), "teacher_layer": 2}])
-def test_operations_are_those_of_the_closed_form(recipe, objective):
-    parts, unreached = ready(recipe(max_length=64, objective=objective, student="2x64/4", init="random"))
+def test_operations_are_those_of_the_closed_form(recipe, objective, tail):
+    parts, unreached = ready(recipe(max_length=64, objective=objective, student="2x64/4", init="random", tail=tail))
     forecast = make_forecast(parts, Plan.of(parts.recipe, parts.recipe), unreached, MEMORY, Progress())
     layer = parts.recipe.objective.teacher_layer
-    needed = distillation_flops(parts.teacher.shape, layer, parts.student.shape, len(objective["relations"]), 8, 64)
+    shapes, relations = (parts.teacher.shape, layer, parts.student.shape), len(objective["relations"])
+    needed = distillation_flops(*shapes, relations, 8, 64, hidden=tail == "hidden")
     assert 0.9 <= forecast.flops_a_step / needed <= 1.1
     assert forecast.flops == 6 * forecast.flops_a_step
 

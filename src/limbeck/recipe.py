@@ -90,6 +90,9 @@ class Recipe:
     """what is mimicked, and its loss"""
     init: Text = "random"
     """the student's first weights: random, layers, layers:1,3,6 (of the teacher) or the folder of an earlier student"""
+    tail: Literal["keep", "teacher", "identity", "hidden"] = "keep"
+    """what becomes of the last layer behind the queries, keys and values that are read; keep: it stays as it began; teacher:
+    it is copied from the mimicked layer; identity: it passes its input on; hidden: it is trained by a small extra term"""
     max_length: Annotated[WholeNumber, Field(ge=8)] = 128
     """tokens in a sequence, special tokens included"""
     packing: Literal["auto", "full", "pairs", "single"] = "auto"

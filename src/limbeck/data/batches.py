@@ -44,6 +44,16 @@ class Row(NamedTuple):
     """Where its second text begins; n if there is none."""
 
 
+class Seen(NamedTuple):
+    """What the first examples of a run hold."""
+
+    ids: NDArray[np.bool_]
+    """(vocabulary,) which ids, those of the frame included; padding is nothing that is seen."""
+    longest: int
+    """Tokens of the longest."""
+    segments: int
+
+
 @dataclass(frozen=True)
 class Frame:
     """The tokens that frame a sequence: begin A end, or begin A end B end."""
@@ -305,6 +315,39 @@ class PackedSource(Source):
             for portion in self._portions
         ]
         return blake2b("\n".join([self._packing, *parts]).encode(), digest_size=16).hexdigest()
+
+    def seen(self, examples: int, vocabulary: int) -> Seen:
+        """What the first `examples` of a run hold, at least one, read from the stored tokens.
+
+        Args:
+            examples: over all epochs.
+            vocabulary: ids that there are.
+        """
+        drawn = self._drawn_by(examples)
+        ids = np.zeros(vocabulary, dtype=np.bool_)
+        ids[[self._frame.begin, self._frame.end]] = True
+        for first, portion in zip(self._firsts, self._portions, strict=True):
+            portion.tokens.mark(*portion.packed.places(drawn[first : first + len(portion.packed)]), ids)
+        text = int(self._lengths[drawn].max()) - self._frame.width(self._packing)
+        return Seen(ids, self._longest_of(drawn), 2 if self._packing == "pairs" and text > 1 else 1)
+
+    def _longest_of(self, drawn: NDArray[np.bool_]) -> int:
+        """Tokens of the longest sequence among some: a pair has one fewer than reckoned where a separator was its cut."""
+        longest, examples = 0, np.flatnonzero(drawn)
+        for example in examples[np.argsort(-self._lengths[examples], kind="stable")].tolist():
+            if longest >= self._lengths[example]:
+                break
+            longest = max(longest, len(self._row(example).ids))
+        return longest
+
+    def _drawn_by(self, examples: int) -> NDArray[np.bool_]:
+        """(sequences,) which of all sequences are among the first examples of a run."""
+        drawn = np.zeros(len(self._lengths), dtype=np.bool_)
+        for epoch in range(-(-examples // len(self))):
+            drawn[self._epoch_order(epoch)[: examples - epoch * len(self)]] = True
+            if drawn.all():
+                break
+        return drawn
 
     @property
     def _shards(self) -> list[Shard]:

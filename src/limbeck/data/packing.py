@@ -169,6 +169,16 @@ class Packed:
         """(blocks,) tokens of each block, separators included."""
         return np.add.reduceat(self.lengths + self.separated, self.blocks[:-1])
 
+    def places(self, blocks: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the pieces of some blocks begin and end in the corpus's ids, (pieces,) each.
+
+        Args:
+            blocks: (blocks,) which.
+        """
+        pieces = np.repeat(blocks, np.diff(self.blocks))
+        starts = self.starts[pieces]
+        return starts, starts + self.lengths[pieces]
+
 
 def pack(tokens: Tokens, packing: Packing, body: int) -> Packed:
     """Pack a corpus: "pairs" are blocks of `pack_full` too, which are split when they are put into a batch.

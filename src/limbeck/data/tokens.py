@@ -33,6 +33,8 @@ SAMPLE = ["A Café, über ﬁne Ünïcode TEXT\u00a0– 東京 it's", "  two  sp
 """Text in which tokenizers of the same vocabulary but other rules show themselves."""
 BLOCK = 1 << 20
 """Bytes that are hashed at a time."""
+MARKED = 1 << 20
+"""Ids that are looked at together where those that occur are counted."""
 FORMAT = "limbeck-tokens-1"
 """The name of the shard format, which changes when its meaning does."""
 ARRAYS = ("ids", "lengths", "documents", "counts")
@@ -252,6 +254,26 @@ class Tokens:
         shard = self.shards[number].ids
         start -= self._ends[number] - len(shard)
         return shard[start : start + length].astype(np.int64)
+
+    def mark(self, starts: NDArray[np.int64], ends: NDArray[np.int64], seen: NDArray[np.bool_]) -> None:
+        """Set `seen` at every id that stands in some stretches.
+
+        Args:
+            starts: (stretches,) where each begins, counted through all shards; no two overlap, but they may touch.
+            ends: (stretches,) where each ends.
+            seen: (vocabulary,) changed in place.
+        """
+        order = np.argsort(starts)
+        starts, ends = starts[order], ends[order]
+        apart = starts[1:] != ends[:-1]
+        begins, stops = starts[np.append([True], apart)[: len(starts)]], ends[np.append(apart, [True])[: len(ends)]]
+        for start, end in zip(begins.tolist(), stops.tolist(), strict=True):
+            while start < end:
+                number = bisect_right(self._ends, start)
+                stop = min(end, self._ends[number], start + MARKED)
+                first = self._ends[number] - len(self.shards[number].ids)
+                seen[self.shards[number].ids[start - first : stop - first]] = True
+                start = stop
 
     def chosen(self, units: NDArray[np.bool_]) -> Tokens:
         """Some of the units.

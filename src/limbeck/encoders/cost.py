@@ -75,16 +75,33 @@ def relation_flops(teacher_width: int, student_width: int, relations: int, batch
 
 
 def distillation_flops(
-    teacher: EncoderShape, teacher_layer: int, student: EncoderShape, relations: int, batch: int, length: int
+    teacher: EncoderShape,
+    teacher_layer: int,
+    student: EncoderShape,
+    relations: int,
+    batch: int,
+    length: int,
+    *,
+    hidden: bool = False,
 ) -> int:
     """Operations that one step of relation distillation needs.
 
     The teacher up to q, k and v of the layer read, three times (forward and backward) the student up to those of its
     last, and the relations. The first layer's input gradient, which leads to the embeddings, is needed as well.
+
+    Args:
+        teacher: its shape.
+        teacher_layer: the layer read, numbered from 1.
+        student: its shape.
+        relations: how many, that of hidden states not counted.
+        batch: sequences.
+        length: tokens in each.
+        hidden: whether a relation of hidden states is read as well, so that both layers run whole.
     """
+    whole, features, relations = (1, "", relations + 1) if hidden else (0, "qkv", relations)
     return (
-        capture_flops(teacher, teacher_layer, "qkv", batch, length)
-        + 3 * capture_flops(student, student.layers, "qkv", batch, length)
+        capture_flops(teacher, teacher_layer + whole, features, batch, length)
+        + 3 * capture_flops(student, student.layers + whole, features, batch, length)
         + relation_flops(teacher.width, student.width, relations, batch, length)
     )
 

@@ -34,7 +34,7 @@ class Family:
     """Within a layer: the module whose output is the feature "q", "k" or "v", heads concatenated. One module for all three
     gives them in this order, one behind the other."""
     outputs: tuple[str, ...]
-    """Within a layer: the modules whose output is added to the residual stream."""
+    """Within a layer: the projections that end in the residual stream; where they are zero, the layer adds nothing to it."""
     embeddings: tuple[str, ...] = ("embeddings",)
     """The modules in front of layer 1."""
     pooler: str = "pooler"

@@ -18,6 +18,7 @@ from limbeck.tasks.heads import has_sentence_head, output_names
 from limbeck.training.export import export_student
 from limbeck.training.folder import RECIPE
 from limbeck.training.summary import public_name
+from limbeck.training.tail import apply_tail
 
 LONGEST_NAME = 200
 """Bytes that a file's name may have, with room for what is added while it is written."""
@@ -71,10 +72,11 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
 
 
 def write_twin(recipe: Recipe, folder: Path) -> None:
-    """Write the student of a run as it was before distillation; what an earlier evaluation wrote there is replaced."""
+    """Write the student of a run as it was before training, tail included; what an earlier evaluation wrote there is replaced."""
     teacher = load_encoder(recipe.teacher)
     heads = recipe.objective.equal_heads
     twin = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=heads)
+    twin, _ = apply_tail(recipe.tail, teacher, twin, recipe.objective)
     export_student(folder, twin.model, twin.tokenizer, CARD)
 
 

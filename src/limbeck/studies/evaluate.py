@@ -120,7 +120,7 @@ def evaluate(
             measured = [measure_zero_shot(name, recipe) for name, recipe in cells if recipe.task == "stsb"]
             tunings = [Tuning.of(name, recipe, protocol, folder / RUNS, seeds) for name, recipe in cells]
             finetune_all(tunings, jobs, reporter, keep_models=keep_models)
-            measured += [_measured(tuning) for tuning in tunings]
+            measured += [measured_of(tuning) for tuning in tunings]
         else:
             measured = []
             for number, (name, recipe) in enumerate(cells, start=1):
@@ -190,7 +190,7 @@ def _check_label_map(label_map: Mapping[str, str], entrants: Sequence[Entrant]) 
         raise UserError(f"No model has outputs called {listed([*label_map])}, which the label map names; there are {there}.")
 
 
-def _measured(tuning: Tuning) -> Measured:
+def measured_of(tuning: Tuning) -> Measured:
     """What the runs of all seeds came to, on the split that selects."""
     recipe, places = tuning.recipe, tuning.places
     assignment = assignment_of(recipe, load_encoder(recipe.model).tokenizer)

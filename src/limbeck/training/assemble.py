@@ -27,6 +27,7 @@ from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
 from limbeck.training.resume import fingerprint
 from limbeck.training.stage import Stage, build_stage, set_dropout
+from limbeck.training.tail import apply_tail, tail_objective
 
 UNKNOWN = 0.2
 """A share of unknown tokens above which the text is probably not in the teacher's language."""
@@ -45,14 +46,18 @@ def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> Distil
     """
     teacher = load_encoder(recipe.teacher)
     student, objective = _student_and_objective(recipe, teacher)
+    init = {"init": fingerprint(student.model)} if _is_folder(recipe.init) else {}
+    student, tail = apply_tail(recipe.tail, teacher, student, objective)
+    trained = tail_objective(recipe.tail, objective, teacher, student)
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)
-    stage = build_stage(student.model, teacher.model, objective, source, None if holdout is None else HeldOut(holdout)).to(
+    stage = build_stage(student.model, teacher.model, trained, source, None if holdout is None else HeldOut(holdout)).to(
         this_process().device
     )
     set_dropout(student.model, recipe.dropout)
     resolved = _resolve(recipe, objective, stage, teacher, student, begun)
-    return DistillationParts(resolved, student, stage, _fingerprints(recipe, teacher, stage), teacher=teacher, text=source)
+    fingerprints = {**_fingerprints(teacher, stage), **init}
+    return DistillationParts(resolved, student, stage, fingerprints, teacher=teacher, text=source, objective=trained, tail=tail)
 
 
 def names_input(name: str, value: Any) -> bool:
@@ -67,11 +72,10 @@ def _is_folder(init: str) -> bool:
     return init != "random" and init.split(":")[0] != "layers"
 
 
-def _fingerprints(recipe: Recipe, teacher: Encoder, stage: Stage) -> dict[str, str]:
+def _fingerprints(teacher: Encoder, stage: Stage) -> dict[str, str]:
     return {
         "teacher": fingerprint(teacher.model),
         "corpus": stage.source.fingerprint,
-        **({"init": fingerprint(stage.module.student)} if _is_folder(recipe.init) else {}),
         **({} if stage.evaluation is None else {"holdout": stage.evaluation.fingerprint}),
     }
 

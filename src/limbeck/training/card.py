@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from limbeck.text import count, millions
+from limbeck.training.rows import Rows, described_rows
+
+FIRST_USE = {
+    "keep": "the last layer's attention output and feed-forward part are random",
+    "teacher": "the last layer's attention output and feed-forward part are the teacher's and were not trained with the rest",
+    "identity": "the last layer's attention output and feed-forward part add nothing yet",
+}
+"""Why a student of random weights is to be fine-tuned, by what became of its tail."""
 
 
 def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -> str:
@@ -18,7 +26,8 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
     """
     teacher, student, training = summary["teacher"], summary["student"], summary["training"]
     parameters = student["parameters"]
-    untrained = summary["untrained"]
+    untrained, tail = summary["untrained"], summary["tail"]
+    rows = {table: Rows(**each) for table, each in summary["untrained_rows"].items()}
     lines = [
         "---",
         "library_name: transformers",
@@ -42,9 +51,9 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         *(
             [
                 "",
-                "**Fine-tune it before you use its output**: the last layer's attention output and feed-forward part are random.",
+                f"**Fine-tune it before you use its output**: {FIRST_USE[tail['option']]}.",
             ]
-            if student["init"] == "random"
+            if student["init"] == "random" and tail["option"] in FIRST_USE
             else []
         ),
         "",
@@ -76,11 +85,25 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         "## What was not trained",
         "",
         f"The objective's gradient does not reach {len(untrained['out_of_reach'])} tensors behind the features it reads "
-        "(the last layer's attention output and feed-forward part, and the pooler); they keep the weights they began "
-        f"with ({student['init']}).",
+        + _out_of_reach(tail, student["init"]),
+        f"Never trained were {described_rows(rows)}: the text has no such token, place or segment.",
         f"The pooler's weights {'come from the teacher' if student['pooler_trained'] else 'are random: train it before use'}.",
         "",
         "Made with " + ", ".join(f"{name} {version}" for name, version in summary["versions"].items()) + ".",
         "",
     ]
     return "\n".join(lines)
+
+
+def _out_of_reach(tail: Mapping[str, Any], init: str) -> str:
+    """Which tensors these are, and what they hold."""
+    behind = "(the last layer's attention output and feed-forward part, and the pooler); "
+    kept = f"they keep the weights they began with ({init})."
+    return {
+        "keep": behind + kept,
+        "teacher": f"{behind}{tail['copied']} of them were copied from the teacher, {tail['not_copied']} could not be and keep "
+        f"the weights they began with ({init}).",
+        "identity": f"{behind}the last layer's output projections were set to zero, so that it passes its input on.",
+        "hidden": f"(the pooler); {kept} A small term of hidden states, which is not the papers', trained the last layer's "
+        "attention output and feed-forward part.",
+    }[tail["option"]]

@@ -10,6 +10,7 @@ from typing import Any
 from limbeck.data.batches import PackedSource
 from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import Encoder
+from limbeck.objectives.base import Mimicry
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, plain, yaml_text
 from limbeck.text import count, millions
@@ -17,8 +18,10 @@ from limbeck.training.card import model_card
 from limbeck.training.folder import RunFolder
 from limbeck.training.loop import Loop
 from limbeck.training.reach import modules_of
+from limbeck.training.rows import described_rows, untrained_rows
 from limbeck.training.run import Parts
 from limbeck.training.summary import public_name, summarise
+from limbeck.training.tail import Tail
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class DistillationParts(Parts[Recipe]):
     teacher: Encoder
     text: PackedSource
     """What the stage's source is."""
+    objective: Mimicry
+    """What the student is trained by: the recipe's, resolved, with what its tail adds."""
+    tail: Tail
 
     @property
     def usual_length(self) -> int:
@@ -40,7 +46,7 @@ class DistillationParts(Parts[Recipe]):
         for role, encoder in (("teacher", self.teacher), ("student", self.student)):
             size = millions(count_parameters(encoder.model).total)
             reporter.fact(role, f"{encoder.shape}, {size} parameters, {encoder.source}")
-        reporter.fact("objective", str(recipe.objective))
+        reporter.fact("objective", str(self.objective))
         size = f"{recipe.batch_size} x {recipe.max_length}"
         reporter.fact(
             "training",
@@ -49,16 +55,22 @@ class DistillationParts(Parts[Recipe]):
         )
         modules = ", ".join(modules_of(unreached)) or "none"
         reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {modules}")
+        if recipe.tail != "keep":
+            reporter.fact("tail", str(self.tail))
 
     def finish(self, loop: Loop, folder: RunFolder, unreached: list[str]) -> dict[str, Any]:
         """The summary."""
         device = str(loop.accelerator.device)
+        rows = untrained_rows(self.text, self.student, loop.progress.examples)
+        loop.reporter.fact("rows", f"never trained: {described_rows(rows)}")
         return summarise(
             self.recipe,
             self.teacher,
             self.student,
             self.text,
             unreached,
+            self.tail,
+            rows,
             loop.progress,
             folder,
             device,

@@ -121,6 +121,8 @@ class Forecast:
     """Of the student."""
     out_of_reach: Tensors
     """Of the student, frozen because no gradient comes to them."""
+    tail: str
+    """What becomes of what stands behind the features read."""
     frozen: Tensors
     """The teacher's."""
     steps: int
@@ -152,7 +154,7 @@ def make_forecast(parts: DistillationParts, plan: Plan, unreached: list[str], me
         done: where the run is resumed.
     """
     recipe, stage, processes = parts.recipe, parts.stage, this_process().num_processes
-    reads = recipe.objective.wants(parts.teacher.shape, parts.student.shape)
+    reads = parts.objective.wants(parts.teacher.shape, parts.student.shape)
     share, source = plan.batch_size // processes, stage.source
     micro_batch = min(plan.micro_batch_size, share)
     steps = plan.steps_left(done.examples, processes)
@@ -166,11 +168,12 @@ def make_forecast(parts: DistillationParts, plan: Plan, unreached: list[str], me
     return Forecast(
         teacher=Read.of(parts.teacher.shape, reads[0]),
         student=Read.of(parts.student.shape, reads[1]),
-        objective=str(recipe.objective),
+        objective=str(parts.objective),
         device=str(device),
         precision=plan.precision,
         trained=Tensors.of((name, parameter) for name, parameter in student.items() if parameter.requires_grad),
         out_of_reach=Tensors.of((name, student[name]) for name in unreached),
+        tail=str(parts.tail),
         frozen=Tensors.of(parts.teacher.model.named_parameters()),
         steps=steps,
         examples=examples,
@@ -314,6 +317,7 @@ def show_forecast(told: Forecast) -> None:
         ("trained", f"{told.trained} of the student"),
         ("frozen", f"{told.frozen} of the teacher"),
         ("untrained", f"{told.out_of_reach} of the student, which this objective cannot reach: {beyond}"),
+        ("tail", told.tail),
         (
             "training",
             f"{count(told.steps)} steps of {count(told.tokens_a_step)} tokens: {count(told.examples)} sequences, "

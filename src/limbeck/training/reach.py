@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable
 
 import torch
+from transformers import PreTrainedModel
 
+from limbeck.encoders.capture import Capture, Wants
 from limbeck.training.stage import Stage
 
 
@@ -31,6 +33,25 @@ def freeze_unreachable(stage: Stage) -> list[str]:
         module.student.get_parameter(name).requires_grad_(False)
     module.zero_grad(set_to_none=True)
     return unreached
+
+
+def unread_parameters(model: PreTrainedModel, wants: Wants) -> list[str]:
+    """The parameters that none of these features depends on, whatever is made of them.
+
+    Args:
+        model: in evaluation mode, on any device; it is left as it was.
+        wants: the features read of it.
+    """
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    capture = Capture(model, wants)
+    try:
+        with torch.enable_grad():
+            ids = torch.arange(4, device=model.device).remainder(model.config.vocab_size)[None]
+            read = [tensor for layers in capture(input_ids=ids).tensors.values() for tensor in layers.values()]
+            gradients = torch.autograd.grad([tensor.sum() for tensor in read], parameters, allow_unused=True)
+    finally:
+        capture.close()
+    return [name for name, gradient in zip(names, gradients, strict=True) if gradient is None]
 
 
 def modules_of(names: Iterable[str]) -> list[str]:

@@ -15,6 +15,8 @@ from limbeck.recipe import Recipe, plain
 from limbeck.training.best import Best
 from limbeck.training.checkpoint import Progress
 from limbeck.training.folder import RunFolder
+from limbeck.training.rows import Rows
+from limbeck.training.tail import Tail
 
 VERSIONED = ("limbeck", "torch", "transformers", "tokenizers", "accelerate")
 """Packages whose versions a run records."""
@@ -26,6 +28,8 @@ def summarise(
     student: Encoder,
     source: PackedSource,
     out_of_reach: list[str],
+    tail: Tail,
+    rows: Mapping[str, Rows],
     progress: Progress,
     folder: RunFolder,
     device: str,
@@ -46,6 +50,8 @@ def summarise(
         },
         "best": {} if best.step is None else {"step": best.step, "loss": best.value},
         "untrained": {"out_of_reach": out_of_reach},
+        "tail": {"option": tail.option, "copied": tail.copied, "not_copied": tail.not_copied},
+        "untrained_rows": {table: asdict(each) for table, each in rows.items()},
         "fingerprints": dict(fingerprints),
         "versions": versions(),
     }
