@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig
 
 import limbeck
 from limbeck import MiniLM, MiniLMv2, UserError
-from limbeck.encoders.features import Features
 from limbeck.encoders.families import FAMILIES
+from limbeck.encoders.features import Features
 from limbeck.encoders.loading import load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.encoders.students import build_student
@@ -227,7 +228,7 @@ def test_every_family_knows_its_output_projections():
 
 
 def shape(width, heads=4, layers=2):
-    return EncoderShape("bert", layers, width, heads, 4 * width, vocabulary=100, positions=512, segments=2)
+    return EncoderShape.of(BertConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads))
 
 
 @pytest.mark.parametrize("method", [MiniLMv2(relation_heads=2, relations=("qq", "kv"), teacher_layer=1), MiniLM()])

@@ -90,6 +90,8 @@ class Recipe:
     """what is mimicked, and its loss"""
     init: Text = "random"
     """the student's first weights: random, layers, layers:1,3,6 (of the teacher) or the folder of an earlier student"""
+    family: Text = "auto"
+    """the student's family, such as bert or modernbert; auto: the teacher's, or that of the earlier student"""
     tail: Literal["keep", "teacher", "identity", "hidden"] = "keep"
     """what becomes of the last layer behind the queries, keys and values that are read; keep: it stays as it began; teacher:
     it is copied from the mimicked layer; identity: it passes its input on; hidden: it is trained by a small extra term"""

@@ -19,6 +19,7 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
+from limbeck.encoders.cost import Parameters, count_parameters
 from limbeck.encoders.families import Family, family_of, supported_families
 from limbeck.encoders.folders import contents, model_folder, one_line, read_json
 from limbeck.encoders.shape import EncoderShape
@@ -46,6 +47,14 @@ class Encoder:
         return EncoderShape.of(self.model.config)
 
     @property
+    def parameters(self) -> Parameters:
+        """How many parameters it has by part, layers included whose weights were not loaded."""
+        if not any(isinstance(module, LeftOut) for module in self.model.modules()):
+            return count_parameters(self.model)
+        with torch.device("meta"):
+            return count_parameters(AutoModel.from_config(self.model.config))
+
+    @property
     def family(self) -> Family:
         """The model's row in the table of families."""
         return family_of(self.model.config)
@@ -60,8 +69,8 @@ def load_encoder(source: str | Path, layers: Collection[int] | None = None) -> E
     Args:
         source: the folder of a Hugging Face or sentence-transformers model, with or without a task head; the directory of a
             run, whose student is loaded; or a hub name.
-        layers: the Transformer layers (numbered from 1) that will run or be copied; the weights of others, and of what stands
-            behind the last layer if that is not among them, are neither read nor held. None: all.
+        layers: the Transformer layers (numbered from 1) that will run or be copied; the weights of others are neither read nor
+            held. None: all.
 
     Raises:
         UserError: no such model; an unsupported family; a decoder or quantised weights; no safetensors weights; a weight is
@@ -98,14 +107,11 @@ class LeftOut(nn.Module):
 
 
 def keep_layers(model: PreTrainedModel, layers: Collection[int]) -> None:
-    """Let go of an encoder's layers but some (numbered from 1); what is behind the last goes with it.
-
-    Layers that share their weights, and models with a task's head, stay whole.
-    """
-    family, encoder = family_of(model.config), model.base_model
-    if family.shared_layers or encoder is not model:
+    """Let go of an encoder's layers but some, numbered from 1; layers that share their weights stay whole."""
+    family = family_of(model.config)
+    if family.shared_layers:
         return
-    container = encoder.get_submodule(family.layers)
+    container = model.get_submodule(family.layers)
     for place, layer in enumerate(list(container.children())):
         if place + 1 not in layers:
             container.register_module(str(place), LeftOut(layer))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from limbeck.encoders.capture import accepted_inputs
 from limbeck.encoders.configuration import default_cut, forget_task, student_config
-from limbeck.encoders.loading import Encoder, check_same_tokenizer, load_encoder, new_encoder
-from limbeck.encoders.shape import StudentShape
+from limbeck.encoders.loading import Encoder, check_same_tokenizer, load_config, load_encoder, new_encoder
+from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 LAYER_SIZES = ("width", "heads", "key_value_heads", "feed_forward")
 """What must be equal for one encoder's layer to fit another."""
@@ -44,6 +44,22 @@ def build_student(
     student = new_encoder(config, teacher.tokenizer, seed)
     student = replace(student, tokenizer=_for_inputs_of(student))
     return student if cut is None else _copy_layers(teacher, student, cut)
+
+
+def planned_shape(
+    teacher: PretrainedConfig, shape: StudentShape, init: str, *, family: str | None = None, teacher_heads: bool = False
+) -> EncoderShape:
+    """The sizes of the student that `build_student` would make of the same arguments, before any weights are read.
+
+    Raises:
+        UserError: as there.
+    """
+    copied = init == "layers" or init.startswith("layers:")
+    if not copied and init != "random":
+        return EncoderShape.of(load_config(init))
+    cut = chosen_layers(init, teacher.num_hidden_layers, shape.layers) if copied else None
+    config = student_config(shape, teacher, family=family, teacher_heads=teacher_heads or copied, cut=cut)
+    return EncoderShape.of(config)
 
 
 def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[int]:

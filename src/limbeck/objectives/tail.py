@@ -60,8 +60,9 @@ class HiddenTail(Mimicry):
         """
         method = self.method.resolve(teacher, student)
         own = getattr(method, "relation_heads", student.heads)  # MiniLM compares attention heads
-        fits = own in common_divisors(teacher.width, student.width)
-        return replace(self, method=method, relation_heads=own if fits else auto_relation_heads(teacher, teacher.width, student.width))
+        widths = teacher.width, student.width
+        fits = own in common_divisors(*widths)
+        return replace(self, method=method, relation_heads=own if fits else auto_relation_heads(teacher, *widths))
 
     def wants(self, teacher: EncoderShape, student: EncoderShape) -> tuple[Wants, Wants]:
         """What the method reads, and the hidden states of the layers it reads them of."""

@@ -13,10 +13,12 @@ from limbeck.data.batches import Frame, PackedSource
 from limbeck.data.corpora import Layout, Reading, open_tokens
 from limbeck.data.packing import Packing
 from limbeck.data.tokens import PlainTokenizer, Tokens, hold_out, leave_out
-from limbeck.encoders.loading import Encoder, load_encoder
-from limbeck.encoders.students import build_student, chosen_layers
+from limbeck.encoders.loading import Encoder, keep_layers, load_config, load_encoder
+from limbeck.encoders.shape import EncoderShape
+from limbeck.encoders.students import build_student, chosen_layers, planned_shape
 from limbeck.errors import UserError
 from limbeck.objectives import AnyObjective
+from limbeck.objectives.base import Mimicry
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, holdout_share
 from limbeck.text import count
@@ -44,11 +46,12 @@ def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> Distil
     Raises:
         UserError: something in the recipe or the input is wrong.
     """
-    teacher = load_encoder(recipe.teacher)
+    teacher = _teacher(recipe)
     student, objective = _student_and_objective(recipe, teacher)
     init = {"init": fingerprint(student.model)} if _is_folder(recipe.init) else {}
     student, tail = apply_tail(recipe.tail, teacher, student, objective)
-    trained = tail_objective(recipe.tail, objective, teacher, student)
+    trained = tail_objective(recipe.tail, objective, teacher.shape, student.shape)
+    keep_layers(teacher.model, range(1, _deepest(trained, teacher.shape, student.shape) + 1))
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)
     stage = build_stage(student.model, teacher.model, trained, source, None if holdout is None else HeldOut(holdout)).to(
@@ -80,9 +83,31 @@ def _fingerprints(teacher: Encoder, stage: Stage) -> dict[str, str]:
     }
 
 
+def _teacher(recipe: Recipe) -> Encoder:
+    """The teacher, without the weights of layers that neither run nor are copied."""
+    config = load_config(recipe.teacher)
+    ours = EncoderShape.of(config)
+    check_size(recipe.shape, ours)
+    heads = recipe.objective.equal_heads
+    theirs = planned_shape(config, recipe.shape, recipe.init, family=_family(recipe), teacher_heads=heads)
+    trained = tail_objective(recipe.tail, recipe.objective.resolve(ours, theirs), ours, theirs)
+    copied = [] if recipe.init == "random" or _is_folder(recipe.init) else chosen_layers(recipe.init, ours.layers, theirs.layers)
+    return load_encoder(recipe.teacher, {*range(1, _deepest(trained, ours, theirs) + 1), *copied})
+
+
+def _deepest(objective: Mimicry, teacher: EncoderShape, student: EncoderShape) -> int:
+    """The last of the teacher's layers that a resolved objective reads."""
+    return max(layer for layers in objective.wants(teacher, student)[0].values() for layer in layers)
+
+
+def _family(recipe: Recipe) -> str | None:
+    return None if recipe.family == "auto" else recipe.family
+
+
 def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, AnyObjective]:
-    check_size(recipe.shape, teacher.shape)
-    student = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=recipe.objective.equal_heads)
+    student = build_student(
+        teacher, recipe.shape, recipe.init, recipe.seed, family=_family(recipe), teacher_heads=recipe.objective.equal_heads
+    )
     positions = min(teacher.shape.positions, student.shape.positions)
     if recipe.max_length > positions:
         raise UserError(f"A length of {recipe.max_length} was asked for, but the model has only {positions} positions.")
@@ -169,6 +194,7 @@ def _resolve(
     return replace(
         recipe,
         student=str(student.shape),
+        family=student.shape.model_type,
         objective=objective,
         init=init,
         steps=steps,

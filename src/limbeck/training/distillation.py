@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.data.batches import PackedSource
-from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import Encoder
 from limbeck.objectives.base import Mimicry
 from limbeck.progress import Reporter
@@ -44,7 +43,7 @@ class DistillationParts(Parts[Recipe]):
         """Tell teacher, student, objective, and what is trained."""
         recipe = self.recipe
         for role, encoder in (("teacher", self.teacher), ("student", self.student)):
-            size = millions(count_parameters(encoder.model).total)
+            size = millions(encoder.parameters.total)
             reporter.fact(role, f"{encoder.shape}, {size} parameters, {encoder.source}")
         reporter.fact("objective", str(self.objective))
         size = f"{recipe.batch_size} x {recipe.max_length}"

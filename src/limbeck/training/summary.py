@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.data.batches import PackedSource
-from limbeck.encoders.cost import Parameters, count_parameters
+from limbeck.encoders.cost import Parameters
 from limbeck.encoders.loading import Encoder
 from limbeck.recipe import Recipe, plain
 from limbeck.training.best import Best
@@ -97,7 +97,7 @@ def encoder_facts(encoder: Encoder) -> dict[str, Any]:
         "model_type": shape.model_type,
         "layers": shape.layers,
         "width": shape.width,
-        "parameters": _parts(count_parameters(encoder.model)),
+        "parameters": _parts(encoder.parameters),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from limbeck.encoders.loading import Encoder
+from limbeck.encoders.shape import EncoderShape
 from limbeck.errors import UserError
 from limbeck.objectives.base import Mimicry
 from limbeck.objectives.tail import HIDDEN_WEIGHT, HiddenTail, mimicked_layer
@@ -65,9 +66,9 @@ def apply_tail(option: str, teacher: Encoder, student: Encoder, objective: Mimic
     return student, Tail(option, layer=layer)
 
 
-def tail_objective(option: str, objective: Mimicry, teacher: Encoder, student: Encoder) -> Mimicry:
+def tail_objective(option: str, objective: Mimicry, teacher: EncoderShape, student: EncoderShape) -> Mimicry:
     """The objective itself, resolved, or with the term that trains the tail."""
-    return HiddenTail(objective).resolve(teacher.shape, student.shape) if option == "hidden" else objective
+    return HiddenTail(objective).resolve(teacher, student) if option == "hidden" else objective
 
 
 @torch.no_grad()
