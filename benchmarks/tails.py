@@ -5,8 +5,7 @@
 Writes OUTPUT.json and OUTPUT.md, after each pair. The folder holds GLUE's tasks. Teacher is all-MiniLM-L6-v2, text and settings
 are the quickstart's; its student begins with layers of the teacher, the other one with random weights. The quickstart's last
 layer is the teacher's mimicked one already, so that `teacher` would be `keep` there and is left out. Distillations and
-fine-tunings in WORK that are finished are not done again. Both train in the precision that is probed to be the faster one: the
-protocol's own, bf16, takes twenty times as long on a processor that knows only float32.
+fine-tunings in WORK that are finished are not done again.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ import limbeck
 from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import load_encoder
 from limbeck.objectives.tail import HIDDEN
-from limbeck.recipe import read_recipe, validate, yaml_text
+from limbeck.recipe import validate
 from limbeck.recipes import shipped
 from limbeck.report import Model, Results, Role, plain
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
 from limbeck.studies.evaluate import PROTOCOL, RUNS, measured_of
 from limbeck.studies.frozen import measure_zero_shot
 from limbeck.studies.tuning import Tuning
-from limbeck.tasks.protocols import SHIPPED
 from limbeck.tasks.reading import selecting_splits
 from limbeck.tasks.recipe import FineTuning
 from limbeck.tasks.statistics import Mean
@@ -70,15 +68,7 @@ def distil(pair: str, tokens: int | None, work: Path) -> dict[str, Run]:
     return runs
 
 
-def protocol_of(runs: dict[str, Run], work: Path) -> Path:
-    """The protocol in the precision of the distillations, as a file."""
-    file = work / f"{PROTOCOL}.yaml"
-    precision = runs[KEEP].summary["training"]["precision"]
-    file.write_text(yaml_text({**read_recipe(SHIPPED / f"{PROTOCOL}.yaml"), "precision": precision}))
-    return file
-
-
-def compare(runs: dict[str, Run], tasks: Sequence[str], glue: Path, protocol: Path, seeds: int, jobs: int, work: Path) -> Results:
+def compare(runs: dict[str, Run], tasks: Sequence[str], glue: Path, seeds: int, jobs: int, work: Path) -> Results:
     """Fine-tune every student on every task; `keep` is what the others are compared with."""
     limbeck.evaluate(
         [f"{tail}={run.student}" for tail, run in runs.items()],  # folders, which have neither teacher nor twin
@@ -86,7 +76,6 @@ def compare(runs: dict[str, Run], tasks: Sequence[str], glue: Path, protocol: Pa
         data=glue,
         output=work,
         finetune=True,
-        protocol=protocol,
         seeds=seeds,
         jobs=jobs,
         resume="auto",
@@ -102,7 +91,7 @@ def compare(runs: dict[str, Run], tasks: Sequence[str], glue: Path, protocol: Pa
             recipe = validate(FineTuning, given)
             if task == "stsb":
                 measured.append(measure_zero_shot(tail, recipe))
-            measured.append(measured_of(Tuning.of(tail, recipe, protocol, work / RUNS, seeds)))
+            measured.append(measured_of(Tuning.of(tail, recipe, PROTOCOL, work / RUNS, seeds)))
     return Results(tuple(models), tuple(measured), {"protocol": PROTOCOL, "seeds": seeds})
 
 
@@ -147,7 +136,7 @@ def as_markdown(report: dict[str, Any]) -> str:
     lines += [
         "",
         "Comparisons in points, by a hierarchical bootstrap over seeds and examples, corrected over the tasks of two students "
-        f"(Holm). Distilled and fine-tuned in {_precisions(report)}. {setting['threads']} threads; torch {setting['torch']}, "
+        f"(Holm). Distilled in {_precisions(report)}. {setting['threads']} threads; torch {setting['torch']}, "
         f"limbeck {setting['limbeck']}.",
     ]
     return "\n".join(lines) + "\n"
@@ -181,8 +170,7 @@ def main() -> None:
     for pair in arguments.pairs:
         runs = distil(pair, arguments.tokens, arguments.work / pair)
         place = arguments.work / f"{pair}-tasks"
-        protocol = protocol_of(runs, arguments.work)
-        results = compare(runs, arguments.tasks, arguments.glue, protocol, arguments.seeds, arguments.jobs, place)
+        results = compare(runs, arguments.tasks, arguments.glue, arguments.seeds, arguments.jobs, place)
         report["pairs"][pair] = report_of(runs, results)
         arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
         arguments.output.with_suffix(".md").write_text(as_markdown(report))

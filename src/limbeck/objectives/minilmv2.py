@@ -68,10 +68,10 @@ class MiniLMv2(Mimicry):
         Raises:
             UserError: relation heads that do not divide every width read, or a layer that the teacher does not have.
         """
-        widths = {encoder.relation_width(relation) for encoder in (teacher, student) for relation in self.weights()}
+        widths = dict.fromkeys(encoder.relation_width(relation) for encoder in (teacher, student) for relation in self.weights())
         heads = auto_relation_heads(teacher, *widths) if self.relation_heads == "auto" else self.relation_heads
         layer = best_teacher_layer(teacher) if self.teacher_layer == "auto" else self.teacher_layer
-        check_relation_heads(heads, *sorted(widths, reverse=True))
+        check_relation_heads(heads, *widths)
         check_teacher_layer(layer, teacher)
         return replace(self, relation_heads=heads, teacher_layer=layer)
 
