@@ -39,6 +39,13 @@ def _shape(text: str) -> str:
     return text
 
 
+def _assistants(text: str) -> str:
+    if text not in ("none", "auto"):
+        for shape in text.split(","):
+            StudentShape.parse(shape)
+    return text
+
+
 def _utf8(value: object) -> object:
     text = str(value) if isinstance(value, Path) else value
     if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
@@ -90,6 +97,9 @@ class Recipe:
     """what is mimicked, and its loss"""
     init: Text = "random"
     """the student's first weights: random, layers, layers:1,3,6 (of the teacher) or the folder of an earlier student"""
+    assistant: Annotated[str, AfterValidator(_assistants)] = "none"
+    """shape of an assistant that learns from the teacher and teaches the student, such as 12x384, or several with commas
+    between them; auto: teacher's depth and student's width where the student has at most half of both; none"""
     max_length: Annotated[WholeNumber, Field(ge=8)] = 128
     """tokens in a sequence, special tokens included"""
     packing: Literal["auto", "full", "pairs", "single"] = "auto"
@@ -113,6 +123,8 @@ class Recipe:
     """share of the steps over which the learning rate rises; it falls linearly to zero afterwards"""
     weight_decay: Annotated[Number, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decoupled weight decay, not on biases and norms"""
+    adam_beta2: Annotated[Number, Field(gt=0, lt=1)] = 0.999
+    """how slowly Adam forgets squared gradients: its second beta"""
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.1
     """dropout of the student's hidden states and attention during training"""
     precision: Literal["auto", "float32", "bf16"] = "auto"
@@ -215,6 +227,14 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if unnamed := [key for key in fields if not isinstance(key, str)]:
         raise UserError(f"{path}: {unnamed[0]!r} is no name of a setting.")
     return fields
+
+
+def read_value(text: str) -> Any:
+    """A field's value as a recipe file would have it in a line: 48, yes, [a.txt, b.txt]; what is no YAML as it stands."""
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError):
+        return text
 
 
 def write_recipe(recipe: Any) -> str:

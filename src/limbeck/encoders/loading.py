@@ -74,6 +74,11 @@ def load_encoder(source: str | Path) -> Encoder:
     return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and whole)
 
 
+def load_shape(source: str | Path) -> EncoderShape:
+    """The sizes of an encoder, without reading its weights; source and errors are those of `load_encoder`."""
+    return EncoderShape.of(_config(model_folder(str(source))))
+
+
 def check_same_tokenizer(teacher: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase) -> None:
     """Refuse a student whose tokens mean something else than the teacher's, even if the vocabularies are equally large.
 

@@ -9,23 +9,27 @@ from limbeck.encoders.shape import StudentShape, forget_task
 from limbeck.errors import UserError
 
 
-def build_student(teacher: Encoder, shape: StudentShape, init: str, seed: int, *, teacher_heads: bool = False) -> Encoder:
+def build_student(
+    teacher: Encoder, shape: StudentShape, init: str | Encoder, seed: int, *, teacher_heads: bool = False
+) -> Encoder:
     """A student of the given shape with the teacher's tokenizer and vocabulary.
 
     Args:
         teacher: read, never changed.
         shape: the student's size; what it leaves open follows from the teacher, or is as in the earlier student.
         init: "random"; "layers" (layers chosen by `default_cut`) or "layers:1,3,6" copies the teacher's embeddings, these
-            layers and its pooler; anything else is the folder of an earlier student.
+            layers and its pooler; anything else is the folder of an earlier student, or that student itself.
         seed: decides random weights.
         teacher_heads: whether the objective needs as many attention heads as the teacher has; copied layers do anyway.
 
     Raises:
         UserError: the shape is impossible, or the start does not fit it.
     """
+    if not isinstance(init, str):
+        return _earlier_student(teacher, shape, init)
     copied = init == "layers" or init.startswith("layers:")
     if not copied and init != "random":
-        return _earlier_student(teacher, shape, init)
+        return _earlier_student(teacher, shape, load_encoder(init))
     config = shape.config(teacher.model.config, teacher_heads=teacher_heads or copied)
     if copied:
         student = new_encoder(config, teacher.tokenizer, seed)
@@ -67,8 +71,7 @@ def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[i
     return layers
 
 
-def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str) -> Encoder:
-    student = load_encoder(folder)
+def _earlier_student(teacher: Encoder, shape: StudentShape, student: Encoder) -> Encoder:
     check_same_tokenizer(teacher.tokenizer, student.tokenizer)
     own = student.shape
     asked = replace(
@@ -79,7 +82,7 @@ def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str) -> Enco
         heads=shape.heads or own.heads,
     )
     if asked != own:
-        raise UserError(f"The start {folder} is a {own}, not the {asked} asked for; ask for a student of its shape.")
+        raise UserError(f"The start {student.source} is a {own}, not the {asked} asked for; ask for a student of its shape.")
     forget_task(student.model.config)
     return student
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
@@ -26,25 +27,34 @@ from limbeck.training.loop import this_process
 from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
 from limbeck.training.resume import fingerprint
+from limbeck.training.run import Job
 from limbeck.training.stage import Stage, build_stage, set_dropout
 
 UNKNOWN = 0.2
 """A share of unknown tokens above which the text is probably not in the teacher's language."""
 
 
-def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> DistillationParts:
+def distillation_job(recipe: Recipe, stand_ins: Mapping[str, Encoder] | None = None) -> Job[Recipe]:
+    """A recipe as a run that can be carried out; the stand-ins are those of `assemble`."""
+    named = [recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])]
+    return Job(recipe, named, partial(assemble, stand_ins=stand_ins or {}), names_input)
+
+
+def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter, stand_ins: Mapping[str, Encoder]) -> DistillationParts:
     """Load, read and check all that a recipe names; nothing is written.
 
     Args:
         recipe: what to do.
         begun: the resolved recipe of the run that is resumed, whose length and probed decisions are taken over.
         reporter: hears what the text amounts to.
+        stand_ins: folder -> an encoder that takes the place of what will lie there, of which only the sizes are known yet.
 
     Raises:
         UserError: something in the recipe or the input is wrong.
     """
-    teacher = load_encoder(recipe.teacher)
-    student, objective = _student_and_objective(recipe, teacher)
+    teacher = stand_ins.get(recipe.teacher) or load_encoder(recipe.teacher)
+    start = stand_ins.get(recipe.init, recipe.init)
+    student, objective = _student_and_objective(recipe, teacher, start)
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)
     stage = build_stage(student.model, teacher.model, objective, source, None if holdout is None else HeldOut(holdout)).to(
@@ -76,9 +86,9 @@ def _fingerprints(recipe: Recipe, teacher: Encoder, stage: Stage) -> dict[str, s
     }
 
 
-def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, AnyObjective]:
+def _student_and_objective(recipe: Recipe, teacher: Encoder, start: str | Encoder) -> tuple[Encoder, AnyObjective]:
     check_size(recipe.shape, teacher.shape)
-    student = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=recipe.objective.equal_heads)
+    student = build_student(teacher, recipe.shape, start, recipe.seed, teacher_heads=recipe.objective.equal_heads)
     positions = min(teacher.shape.positions, student.shape.positions)
     if recipe.max_length > positions:
         raise UserError(f"A length of {recipe.max_length} was asked for, but the model has only {positions} positions.")
