@@ -83,7 +83,10 @@ def run_stages(
     with alone(folder, here):
         begun = _check(staged, folder, resume=resume, overwrite=overwrite)
         done = begun and folder.finished
-        recipes = {name: recipe for name, recipe in _recipes(staged, folder).items() if not done or _there(folder, name)}
+        if done and not all(_there(folder, stage.name) for stage in staged.stages):
+            reporter.say(f"{folder.path} is finished already, and some of its stages were removed.")
+            return Run(folder.path, folder.student, folder.read_summary())
+        recipes = _recipes(staged, folder)
         ahead = {name: recipe for name, recipe in recipes.items() if not (begun and folder.stage(name).finished)}
         checking = _Checking(quiet=quiet)
         _each(ahead, folder, lambda look: make_ready(look.parts, look.folder), checking, resume=resume, overwrite=overwrite)
