@@ -181,7 +181,7 @@ def test_no_recipe_repeats_what_its_base_says():
             assert [key for key in own.keys() & shared.keys() if own[key] == shared[key]] == [], file
 
 
-@pytest.mark.parametrize("name", ["minilm-6x38", "shared/minilm", "../recipes/minilm-6x384", ""])
+@pytest.mark.parametrize("name", ["minilm-6x38", "shared/minilm", "../recipes/minilm-6x384", "", "~nobody-of-that-name/x.yaml"])
 def test_what_is_no_recipe_is_refused(name, capsys, tmp_path):
     assert main(["run", name, "-o", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from limbeck.studies.evaluate import evaluate
     from limbeck.tasks.finetune import finetune, run_finetuning
     from limbeck.tasks.recipe import FineTuning
-    from limbeck.training.distill import distill, forecast, run, run_recipe
+    from limbeck.training.distill import distill, forecast, forecast_stages, run, run_recipe
     from limbeck.training.forecast import Forecast
     from limbeck.training.run import Run
 
@@ -39,6 +39,7 @@ __all__ = [
     "evaluate",
     "finetune",
     "forecast",
+    "forecast_stages",
     "kernels",
     "prepare",
     "run",
@@ -71,6 +72,7 @@ __getattr__ = attach(
         "evaluate": "limbeck.studies.evaluate",
         "finetune": "limbeck.tasks.finetune",
         "forecast": "limbeck.training.distill",
+        "forecast_stages": "limbeck.training.distill",
         "prepare": "limbeck.data.corpora",
         "run": "limbeck.training.distill",
         "run_finetuning": "limbeck.tasks.finetune",

@@ -76,7 +76,10 @@ def find(recipe: str | Path) -> dict[str, Any]:
     Raises:
         UserError: it is neither, or the file is no recipe.
     """
-    path = Path(recipe).expanduser()
+    try:
+        path = Path(recipe).expanduser()
+    except RuntimeError:
+        raise UserError(f"There is no home directory {Path(recipe).parts[0]}; name another recipe.") from None
     return read_recipe(path) if path.suffix or path.is_file() or len(path.parts) > 1 else shipped(str(recipe))
 
 

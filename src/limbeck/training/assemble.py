@@ -37,10 +37,12 @@ UNKNOWN = 0.2
 def distillation_job(recipe: Recipe, stand_ins: Mapping[str, Encoder] | None = None) -> Job[Recipe]:
     """A recipe as a run that can be carried out; the stand-ins are those of `assemble`."""
     named = [recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])]
-    return Job(recipe, named, partial(assemble, stand_ins=stand_ins or {}), names_input)
+    return Job(recipe, named, partial(assemble, stand_ins=stand_ins), names_input)
 
 
-def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter, stand_ins: Mapping[str, Encoder]) -> DistillationParts:
+def assemble(
+    recipe: Recipe, begun: Recipe | None, reporter: Reporter, stand_ins: Mapping[str, Encoder] | None = None
+) -> DistillationParts:
     """Load, read and check all that a recipe names; nothing is written.
 
     Args:
@@ -52,8 +54,9 @@ def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter, stand_ins
     Raises:
         UserError: something in the recipe or the input is wrong.
     """
-    teacher = stand_ins.get(recipe.teacher) or load_encoder(recipe.teacher)
-    start = stand_ins.get(recipe.init, recipe.init)
+    made = stand_ins or {}
+    teacher = made.get(recipe.teacher) or load_encoder(recipe.teacher)
+    start = made.get(recipe.init, recipe.init)
     student, objective = _student_and_objective(recipe, teacher, start)
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)

@@ -55,9 +55,7 @@ def distill(
     Example:
         ``limbeck.distill("teacher/", student="6x384", corpus=["text/"], output="runs/a", steps=1000)``
     """
-    for name in {"corpus", "holdout"} & settings.keys():
-        settings[name] = saved_datasets(settings[name])
-    recipe = validate(Recipe, {"teacher": teacher, **settings})
+    recipe = validate(Recipe, {"teacher": teacher, **_on_disk(settings)})
     return run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
 
 
@@ -91,10 +89,13 @@ def run(
     Example:
         ``limbeck.run("minilm-6x384-assistant", corpus=["text/"], output="runs/a")``
     """
-    fields = override(recipe if isinstance(recipe, Mapping) else recipes.find(recipe), settings)
-    for name in {"corpus", "holdout"} & fields.keys():
-        fields[name] = saved_datasets(fields[name])
-    return run_recipe(recipe_of(fields), output, resume=resume, overwrite=overwrite, quiet=quiet)
+    values = _on_disk(recipe if isinstance(recipe, Mapping) else recipes.find(recipe))
+    return run_recipe(recipe_of(override(values, _on_disk(settings))), output, resume=resume, overwrite=overwrite, quiet=quiet)
+
+
+def _on_disk(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with data sets in memory replaced by the folders that they are saved to."""
+    return {name: saved_datasets(value) if name in ("corpus", "holdout") else value for name, value in values.items()}
 
 
 def run_recipe(

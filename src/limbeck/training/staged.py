@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -105,6 +106,7 @@ def run_stages(
                 if here.is_main_process and not any(_there(folder, stage.name) for stage in staged.stages):
                     folder.clear()  # so that the same command, once mended, finds the directory free
                 raise
+            gc.collect()  # a model and what reads it refer to each other
         if done:
             return Run(folder.path, folder.student, folder.read_summary())
         return _finish(staged, runs, folder, reporter)
@@ -211,7 +213,10 @@ def _each(
     resume: str,
     overwrite: bool,
 ) -> dict[str, T]:
-    """Look at stage after stage without training; random weights take the place of those that a stage before will have."""
+    """Look at stage after stage without training, one in memory at a time.
+
+    Random weights take the place of those that a stage before will have.
+    """
     found: dict[str, T] = {}
     stand_ins: dict[str, Encoder] = {}
     for name, recipe in recipes.items():
@@ -222,10 +227,11 @@ def _each(
             parts, begun = check(job, stage, reporter, resume=resume, overwrite=overwrite)
             assert isinstance(parts, DistillationParts)
             found[name] = look(Look(job, parts, begun, stage, reporter))
-            student = parts.student
+            config, tokenizer = parts.student.model.config, parts.student.tokenizer
             del parts
+        gc.collect()
         if not stage.finished or overwrite:
-            stand_ins = {str(stage.student): new_encoder(student.model.config, student.tokenizer, recipe.seed)}
+            stand_ins = {str(stage.student): new_encoder(config, tokenizer, recipe.seed)}
     return found
 
 
