@@ -43,7 +43,7 @@ def run_variant(changes: dict[str, Any], tokens: int, data: dict[str, Scored]) -
     def scores(encoder: Encoder) -> dict[str, float]:
         return {name: round(spearman(cosines(encoder, pairs), gold), 4) for name, (pairs, gold) in data.items()}
 
-    recipe = {**shipped("quickstart"), "tokens": tokens, **changes}
+    recipe = {**shipped("quick-cpu"), "tokens": tokens, **changes}
     with tempfile.TemporaryDirectory() as folder:
         run = limbeck.distill(
             get_model_path(), corpus=[WIKIPEDIA], holdout=WIKIPEDIA_HELD_OUT, output=Path(folder) / "run", quiet=True, **recipe

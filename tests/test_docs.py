@@ -79,6 +79,13 @@ def test_summary_and_log_are_as_documented(distil, objective):
     assert met == set(range(len(kinds)))
 
 
+def test_the_summary_of_stages_is_as_documented(distil):
+    run = distil(student="1x16", init="random", assistant="auto")
+    rows = documented("summary.json")
+    keys = [key for row in rows[rows.index(["name"]) :] for key in row if key != "training"]
+    assert [list(stage) for stage in run.summary["stages"]] == [keys] * 2
+
+
 def test_the_summary_of_a_fine_tuning_is_as_documented(teacher, tmp_path):
     file = tmp_path / "data.csv"
     file.write_text("text,label\n" + "".join(f"water {number},{'ab'[number % 2]}\n" for number in range(40)))

@@ -1,6 +1,7 @@
 """The examples run as they stand."""
 
 import gzip
+import re
 import runpy
 from pathlib import Path
 
@@ -40,3 +41,14 @@ def test_own_task(tmp_path, capsys, save_bert):
     model = save_bert(tmp_path / "model", max_position_embeddings=128)
     example["main"](tmp_path / "run", str(model), pairs=60)
     assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("minilm")
+def test_assistant(tmp_path, capsys, held_out):
+    example = runpy.run_path(str(EXAMPLES / "assistant.py"))
+    for _ in range(2):  # the second time it finds everything done
+        example["main"](tmp_path / "run", steps=1, held_out=held_out)
+        assert re.findall(r"^(\w+) +(\S+) +1 steps", capsys.readouterr().out, re.MULTILINE) == [
+            ("assistant", "6x192:768/12"),
+            ("student", "3x192:768/12"),
+        ]

@@ -161,7 +161,7 @@ def test_a_key_may_override_a_merged_one(tmp_path):
 
 
 def test_shipped_recipes_are_valid():
-    recipe = validate(Recipe, {**shipped("quickstart"), "teacher": "t", "corpus": ["c"]})
+    recipe = validate(Recipe, {**shipped("quick-cpu"), "teacher": "t", "corpus": ["c"]})
     assert plain(recipe)["student"] == "3x384"
 
 

@@ -463,3 +463,13 @@ def test_corpora_are_weighed(distil, corpus, tmp_path, monkeypatch, weighing):
     share = (ids == still).sum() / (ids > 4).sum()
     expected = {"[1, 3]": 0.75, "0.0": 0.5, "1.0": 0.1}[str(next(iter(weighing.values())))]
     assert share == pytest.approx(expected, abs=0.03)
+
+
+def test_adam_forgets_squared_gradients_as_the_recipe_says(distil):
+    usual, named, other = distil("a"), distil("b", adam_beta2=0.999), distil("c", adam_beta2=0.9)
+    assert equal(weights(usual), weights(named))
+    assert not equal(weights(usual), weights(other))
+    # Adam's first step is the gradient's sign, up to epsilon, however fast it forgets; later ones are not.
+    losses = [[record["loss"] for record in log_of(run)] for run in (usual, other)]
+    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-5)
+    assert losses[0][3] != pytest.approx(losses[1][3], rel=1e-5)

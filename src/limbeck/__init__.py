@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from limbeck.objectives.minilm import MiniLM
     from limbeck.objectives.minilmv2 import MiniLMv2
     from limbeck.recipe import Recipe
+    from limbeck.stages import StagedRecipe
     from limbeck.studies.describe import Description, describe
     from limbeck.studies.evaluate import evaluate
     from limbeck.tasks.finetune import finetune, run_finetuning
     from limbeck.tasks.recipe import FineTuning
-    from limbeck.training.distill import distill, forecast, run_recipe
+    from limbeck.training.distill import distill, forecast, forecast_stages, run, run_recipe
     from limbeck.training.forecast import Forecast
     from limbeck.training.run import Run
 
@@ -30,6 +31,7 @@ __all__ = [
     "MiniLMv2",
     "Recipe",
     "Run",
+    "StagedRecipe",
     "UserError",
     "capture",
     "describe",
@@ -37,8 +39,10 @@ __all__ = [
     "evaluate",
     "finetune",
     "forecast",
+    "forecast_stages",
     "kernels",
     "prepare",
+    "run",
     "run_finetuning",
     "run_recipe",
 ]
@@ -60,6 +64,7 @@ __getattr__ = attach(
         "MiniLMv2": "limbeck.objectives.minilmv2",
         "Recipe": "limbeck.recipe",
         "Run": "limbeck.training.run",
+        "StagedRecipe": "limbeck.stages",
         "UserError": "limbeck.errors",
         "capture": "limbeck.encoders.capture",
         "describe": "limbeck.studies.describe",
@@ -67,7 +72,9 @@ __getattr__ = attach(
         "evaluate": "limbeck.studies.evaluate",
         "finetune": "limbeck.tasks.finetune",
         "forecast": "limbeck.training.distill",
+        "forecast_stages": "limbeck.training.distill",
         "prepare": "limbeck.data.corpora",
+        "run": "limbeck.training.distill",
         "run_finetuning": "limbeck.tasks.finetune",
         "run_recipe": "limbeck.training.distill",
     },

@@ -23,13 +23,12 @@ from limbeck import __version__
 from limbeck._settings import Setting, Spelling, described_settings, flag, nearest
 from limbeck.errors import CheckFailed, UserError
 from limbeck.objectives import METHODS
-from limbeck.recipe import Recipe, read_recipe, validate
+from limbeck.recipe import Recipe, read_recipe, read_value, validate
+from limbeck.stages import LENGTHS, StagedRecipe, override, recipe_of
 from limbeck.tasks.protocols import names as protocol_names
 from limbeck.tasks.recipe import FineTuning
 from limbeck.text import one_line
 
-LENGTHS = {"steps", "tokens", "epochs"}
-"""Ways of saying how long to train; a flag for one overrides whichever the recipe file has."""
 REPEATED = {
     "corpus": "PATH",
     "trackers": "TRACKER",
@@ -152,6 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_distill(commands)
+    _add_run(commands)
+    _add_recipes(commands)
     _add_finetune(commands)
     _add_evaluate(commands)
     _add_prepare(commands)
@@ -176,9 +177,52 @@ def _add_distill(commands: Any) -> None:
     for setting, methods in _objective_settings().items():
         _add_flag(recipe, setting, f"[{', '.join(methods)}] ")
     parser.add_argument("--config", type=_path, metavar="RECIPE", help="a recipe file, whose fields the flags override")
-    parser.add_argument("--dry-run", action="store_true", help="check everything and say what the run would need; write nothing")
+    _add_dry_run(parser)
     _add_destination(parser)
     parser.set_defaults(command=_distill)
+
+
+def _add_run(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="carry out a recipe, of one stage or several",
+        description="Carry out a recipe file, or a recipe that ships with Limbeck (limbeck recipes); each stage of a recipe with "
+        "stages is a run in RUN/stages, and RUN/student is the last one's.",
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe file, or the name of a recipe that ships with Limbeck")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=_assignment,
+        metavar="KEY=VALUE",
+        help="fields to set anew, such as steps=10, objective.relation_heads=48, stages.1.student=4x384 or 'corpus=[a, b]'; one "
+        "that names no stage holds for all of them",
+    )
+    _add_dry_run(parser)
+    _add_destination(parser)
+    parser.set_defaults(command=_run_recipe)
+
+
+def _add_recipes(commands: Any) -> None:
+    parser = commands.add_parser(
+        "recipes", help="list the recipes that ship with Limbeck", description="List the recipes that ship with Limbeck."
+    )
+    _add_manners(parser, "print nothing")
+    parser.set_defaults(command=_recipes)
+    parser = commands.add_parser(
+        "recipe",
+        help="print a recipe that ships with Limbeck, to be changed",
+        description="Print a recipe that ships with Limbeck; limbeck recipe NAME > my.yaml makes it your own.",
+    )
+    parser.add_argument("name", metavar="NAME", help="one that limbeck recipes lists")
+    _add_manners(parser, "print nothing")
+    parser.set_defaults(command=_recipe)
+
+
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="check everything and say what the run would need; write nothing")
 
 
 def _add_finetune(commands: Any) -> None:
@@ -247,6 +291,13 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (equals and key):
+        raise argparse.ArgumentTypeError(f"write KEY=VALUE, such as steps=10, not {text!r}")
+    return key, read_value(value)
+
+
 def _label_map(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(output and equals and label for output, equals, label in pairs):
@@ -292,8 +343,7 @@ def _add_describe(commands: Any) -> None:
         description="Say what an encoder is, what each objective can do with it as a teacher, and which students are usual.",
     )
     parser.add_argument("model", metavar="MODEL", help="folder (or hub name) of an encoder")
-    parser.add_argument("--quiet", action="store_true", help="print nothing, only check that it loads")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    _add_manners(parser, "print nothing, only check that it loads")
     parser.set_defaults(command=_describe)
 
 
@@ -310,8 +360,8 @@ def _add_destination(parser: argparse.ArgumentParser, default: Path | None = Non
     _add_manners(parser)
 
 
-def _add_manners(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+def _add_manners(parser: argparse.ArgumentParser, quiet: str = "print no progress") -> None:
+    parser.add_argument("--quiet", action="store_true", help=quiet)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
 
@@ -352,8 +402,10 @@ def _objective_settings() -> dict[Setting, list[str]]:
 def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
     given = vars(parsed)
     configured = {} if parsed.config is None else read_recipe(parsed.config)
+    if "stages" in configured:
+        raise UserError(f"{parsed.config} has stages; carry it out with limbeck run {parsed.config}.")
     values = configured
-    if LENGTHS & given.keys():
+    if given.keys() & set(LENGTHS):
         values = {name: value for name, value in values.items() if name not in LENGTHS}
     values |= {s.name: given[s.name] for s in described_settings(Recipe) if s.name in given and s.name != "objective"}
     values["objective"] = _objective(given, values.get("objective"))
@@ -363,6 +415,49 @@ def _distill(parsed: argparse.Namespace) -> dict[str, Any]:
     from limbeck.training.distill import run_recipe
 
     return run_recipe(recipe, **_destination(parsed)).summary
+
+
+def _run_recipe(parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.recipes import find
+
+    configured, changes = find(parsed.recipe), dict(parsed.set)
+    if len(changes) < len(parsed.set):
+        raise UserError("--set was given a key twice; several values stand in brackets, such as 'corpus=[a, b]'.")
+
+    values = override(configured, changes)
+    written = {*configured, *(name for own in configured.get("stages") or [] for name in own)}
+    changed = {key.split(".")[2 if key.startswith("stages.") else 0] for key in changes}
+
+    def spell(place: Sequence[str]) -> str:
+        name = ".".join(place)
+        if place[0] in changed:
+            return f"--set {name}"
+        return f"{name} in {parsed.recipe}" if place[0] in written else f"{name} (--set {name}=...)"
+
+    recipe = recipe_of(values, spell)
+    if parsed.dry_run:
+        return _dry_run(recipe, parsed)
+    from limbeck.training.distill import run_recipe
+
+    return run_recipe(recipe, **_destination(parsed)).summary
+
+
+def _recipes(parsed: argparse.Namespace) -> list[dict[str, Any]]:
+    from limbeck.recipes import about, names, show_recipes
+
+    shipped = [about(name) for name in names()]
+    if not (parsed.json or parsed.quiet):
+        show_recipes(shipped)
+    return [asdict(recipe) for recipe in shipped]
+
+
+def _recipe(parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.recipes import about
+
+    recipe = about(parsed.name)
+    if not (parsed.json or parsed.quiet):
+        print(recipe.text, end="")
+    return dict(recipe.fields)
 
 
 def _finetune(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -429,14 +524,14 @@ def _spelling(given: dict[str, Any], configured: dict[str, Any]) -> Spelling:
     return spell
 
 
-def _dry_run(recipe: Recipe, parsed: argparse.Namespace) -> dict[str, Any]:
-    from limbeck.training.distill import forecast
-    from limbeck.training.forecast import show_forecast
+def _dry_run(recipe: Recipe | StagedRecipe, parsed: argparse.Namespace) -> dict[str, Any]:
+    from limbeck.training.distill import ALONE, forecast_stages
+    from limbeck.training.forecast import show_forecasts
 
-    told = forecast(recipe, **_destination(parsed))
+    told = forecast_stages(recipe, **_destination(parsed))
     if not (parsed.json or parsed.quiet):
-        show_forecast(told)
-    return asdict(told)
+        show_forecasts(told)
+    return asdict(told[ALONE]) if ALONE in told else {"stages": {stage: asdict(each) for stage, each in told.items()}}
 
 
 def _objective(given: dict[str, Any], configured: Any) -> dict[str, Any]:

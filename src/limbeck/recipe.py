@@ -39,6 +39,13 @@ def _shape(text: str) -> str:
     return text
 
 
+def _assistants(text: str) -> str:
+    if text not in ("none", "auto"):
+        for shape in text.split(","):
+            StudentShape.parse(shape)
+    return text
+
+
 def _utf8(value: object) -> object:
     text = str(value) if isinstance(value, Path) else value
     if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
@@ -95,6 +102,9 @@ class Recipe:
     tail: Literal["keep", "teacher", "identity", "hidden"] = "keep"
     """what becomes of the last layer behind the queries, keys and values that are read; keep: it stays as it began; teacher:
     it is copied from the mimicked layer; identity: it passes its input on; hidden: it is trained by a small extra term"""
+    assistant: Annotated[str, AfterValidator(_assistants)] = "none"
+    """shape of an assistant that learns from the teacher and teaches the student, such as 12x384, or several with commas
+    between them; auto: teacher's depth and student's width where the student has at most half of both; none"""
     max_length: Annotated[WholeNumber, Field(ge=8)] = 128
     """tokens in a sequence, special tokens included"""
     packing: Literal["auto", "full", "pairs", "single"] = "auto"
@@ -118,6 +128,8 @@ class Recipe:
     """share of the steps over which the learning rate rises; it falls linearly to zero afterwards"""
     weight_decay: Annotated[Number, Field(ge=0, allow_inf_nan=False)] = 0.01
     """decoupled weight decay, not on biases and norms"""
+    adam_beta2: Annotated[Number, Field(gt=0, lt=1)] = 0.999
+    """how slowly Adam forgets squared gradients: its second beta"""
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.1
     """dropout of the student's hidden states and attention during training"""
     precision: Literal["auto", "float32", "bf16"] = "auto"
@@ -220,6 +232,14 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if unnamed := [key for key in fields if not isinstance(key, str)]:
         raise UserError(f"{path}: {unnamed[0]!r} is no name of a setting.")
     return fields
+
+
+def read_value(text: str) -> Any:
+    """A field's value as a recipe file would have it in a line: 48, yes, [a.txt, b.txt]; what is no YAML as it stands."""
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError):
+        return text
 
 
 def write_recipe(recipe: Any) -> str:

@@ -20,7 +20,13 @@ LAYER_SIZES = ("width", "heads", "key_value_heads", "feed_forward")
 
 
 def build_student(
-    teacher: Encoder, shape: StudentShape, init: str, seed: int, *, family: str | None = None, teacher_heads: bool = False
+    teacher: Encoder,
+    shape: StudentShape,
+    init: str | Encoder,
+    seed: int,
+    *,
+    family: str | None = None,
+    teacher_heads: bool = False,
 ) -> Encoder:
     """A student of the given shape with the teacher's tokenizer and vocabulary.
 
@@ -28,7 +34,7 @@ def build_student(
         teacher: read, never changed.
         shape: the student's size; what it leaves open follows from the teacher, or is as in the earlier student.
         init: "random"; "layers" (layers chosen by `default_cut`) or "layers:1,3,6" copies the teacher's embeddings, these
-            layers and its pooler; anything else is the folder of an earlier student.
+            layers and its pooler; anything else is the folder of an earlier student, or that student itself.
         seed: decides random weights.
         family: the student's, a value of ``config.model_type``; None: the teacher's, or that of the earlier student.
         teacher_heads: whether the objective needs as many attention heads as the teacher has; copied layers do anyway.
@@ -36,9 +42,11 @@ def build_student(
     Raises:
         UserError: the shape is impossible, or the start does not fit it.
     """
+    if not isinstance(init, str):
+        return _earlier_student(teacher, shape, init, family)
     copied = init == "layers" or init.startswith("layers:")
     if not copied and init != "random":
-        return _earlier_student(teacher, shape, init, family)
+        return _earlier_student(teacher, shape, load_encoder(init), family)
     cut = chosen_layers(init, teacher.shape.layers, shape.layers) if copied else None
     config = student_config(shape, teacher.model.config, family=family, teacher_heads=teacher_heads or copied, cut=cut)
     student = new_encoder(config, teacher.tokenizer, seed)
@@ -47,13 +55,20 @@ def build_student(
 
 
 def planned_shape(
-    teacher: PretrainedConfig, shape: StudentShape, init: str, *, family: str | None = None, teacher_heads: bool = False
+    teacher: PretrainedConfig,
+    shape: StudentShape,
+    init: str | Encoder,
+    *,
+    family: str | None = None,
+    teacher_heads: bool = False,
 ) -> EncoderShape:
     """The sizes of the student that `build_student` would make of the same arguments, before any weights are read.
 
     Raises:
         UserError: as there.
     """
+    if not isinstance(init, str):
+        return init.shape
     copied = init == "layers" or init.startswith("layers:")
     if not copied and init != "random":
         return EncoderShape.of(load_config(init))
@@ -85,10 +100,11 @@ def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[i
     return layers
 
 
-def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str, family: str | None) -> Encoder:
-    student = load_encoder(folder)
+def _earlier_student(teacher: Encoder, shape: StudentShape, student: Encoder, family: str | None) -> Encoder:
     if family not in (None, student.shape.model_type):
-        raise UserError(f"The start {folder} is of type {student.shape.model_type!r}, not {family!r}; leave the family out.")
+        raise UserError(
+            f"The start {student.source} is of type {student.shape.model_type!r}, not {family!r}; leave the family out."
+        )
     check_same_tokenizer(teacher.tokenizer, student.tokenizer)
     own = student.shape
     asked = replace(
@@ -99,7 +115,7 @@ def _earlier_student(teacher: Encoder, shape: StudentShape, folder: str, family:
         heads=shape.heads or own.heads,
     )
     if asked != own:
-        raise UserError(f"The start {folder} is a {own}, not the {asked} asked for; ask for a student of its shape.")
+        raise UserError(f"The start {student.source} is a {own}, not the {asked} asked for; ask for a student of its shape.")
     forget_task(student.model.config)
     return student
 

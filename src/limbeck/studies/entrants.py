@@ -13,10 +13,11 @@ from limbeck.encoders.students import build_student
 from limbeck.errors import UserError
 from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.report import Model
+from limbeck.stages import StagedRecipe
 from limbeck.studies.tuning import file_name
 from limbeck.tasks.heads import has_sentence_head, output_names
 from limbeck.training.export import export_student
-from limbeck.training.folder import RECIPE
+from limbeck.training.folder import RunFolder
 from limbeck.training.summary import public_name
 from limbeck.training.tail import apply_tail
 
@@ -50,8 +51,8 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
         UserError: a model cannot be loaded, or two rows would have the same name.
     """
     named = [named_source(text) for text in models]
-    distilled = {name: recipe for name, source in named if (recipe := _distillation(source)) is not None}
-    teachers = {_place(recipe.teacher): public_name(recipe.teacher) for recipe in distilled.values()}
+    distilled = {name: found for name, source in named if (found := _distillation(source)) is not None}
+    teachers = {_place(found.teacher): public_name(found.teacher) for found in distilled.values()}
     teachers |= {_place(source): name for name, source in named if _place(source) in teachers}
     rows = [
         *teachers.values(),
@@ -62,10 +63,10 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
     entrants = [_entrant(name, "teacher", place) for place, name in teachers.items()]
     for name, source in named:
         if name in distilled:
-            recipe = distilled[name]
-            student = _entrant(name, "distilled", source, taught_by=teachers[_place(recipe.teacher)])
+            found = distilled[name]
+            student = _entrant(name, "distilled", source, taught_by=teachers[_place(found.teacher)])
             row = replace(student.model, name=_twin_name(name), role="twin", twin_of=name, taught_by=None)
-            entrants += [Entrant(row, str(twins / file_name(name)), distilled_by=recipe), student]
+            entrants += [Entrant(row, str(twins / file_name(name)), distilled_by=found.recipe), student]
         elif _place(source) not in teachers:
             entrants.append(_entrant(name, "comparator", source))
     return entrants
@@ -104,13 +105,28 @@ def named_source(text: str) -> tuple[str, str]:
     return (name, source) if equals and name and source and "/" not in name else (public_name(text), text)
 
 
-def _distillation(source: str) -> Recipe | None:
-    """The recipe of a distillation's run; None if it is none."""
-    file = Path(source).expanduser() / RECIPE
-    if not file.is_file():
+@dataclass(frozen=True)
+class _Distillation:
+    """Where a distilled student comes from."""
+
+    teacher: str
+    """The first one, where there were assistants in between."""
+    recipe: Recipe
+    """What it was distilled by; of several stages the last one's."""
+
+
+def _distillation(source: str) -> _Distillation | None:
+    """What a run's student was distilled by; None if it is no distillation's run."""
+    folder = RunFolder(source)
+    if not folder.recipe.is_file():
         return None
-    fields = read_recipe(file)
-    return validate(Recipe, fields) if "teacher" in fields else None
+    fields = read_recipe(folder.recipe)
+    if "stages" in fields:
+        stages = [folder.stage(stage.name) for stage in validate(StagedRecipe, fields).stages]
+        first, last = (validate(Recipe, read_recipe(stage.recipe)) for stage in (stages[0], stages[-1]))
+        return _Distillation(first.teacher, last)
+    recipe = validate(Recipe, fields) if "teacher" in fields else None
+    return None if recipe is None else _Distillation(recipe.teacher, recipe)
 
 
 def _place(source: str) -> str:

@@ -98,7 +98,7 @@ def quickstart(
     scored = None if (sts := sts or _find_sts()) is None else read_sts(sts)
     recipe = validate(
         Recipe,
-        {**shipped("quickstart"), "teacher": teacher_folder, "corpus": [WIKIPEDIA], "holdout": WIKIPEDIA_HELD_OUT},
+        {**shipped("quick-cpu"), "teacher": teacher_folder, "corpus": [WIKIPEDIA], "holdout": WIKIPEDIA_HELD_OUT},
     )
     run = run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
     console = Console(quiet=quiet, highlight=False)

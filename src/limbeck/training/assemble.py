@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
@@ -28,6 +29,7 @@ from limbeck.training.loop import this_process
 from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
 from limbeck.training.resume import fingerprint
+from limbeck.training.run import Job
 from limbeck.training.stage import Stage, build_stage, set_dropout
 from limbeck.training.tail import apply_tail, tail_objective
 
@@ -35,23 +37,35 @@ UNKNOWN = 0.2
 """A share of unknown tokens above which the text is probably not in the teacher's language."""
 
 
-def assemble(recipe: Recipe, begun: Recipe | None, reporter: Reporter) -> DistillationParts:
+def distillation_job(recipe: Recipe, stand_ins: Mapping[str, Encoder] | None = None) -> Job[Recipe]:
+    """A recipe as a run that can be carried out; the stand-ins are those of `assemble`."""
+    named = [recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])]
+    return Job(recipe, named, partial(assemble, stand_ins=stand_ins), names_input)
+
+
+def assemble(
+    recipe: Recipe, begun: Recipe | None, reporter: Reporter, stand_ins: Mapping[str, Encoder] | None = None
+) -> DistillationParts:
     """Load, read and check all that a recipe names; nothing is written.
 
     Args:
         recipe: what to do.
         begun: the resolved recipe of the run that is resumed, whose length and probed decisions are taken over.
         reporter: hears what the text amounts to.
+        stand_ins: folder -> an encoder that takes the place of what will lie there, of which only the sizes are known yet.
 
     Raises:
         UserError: something in the recipe or the input is wrong.
     """
-    teacher = _teacher(recipe)
-    student, objective = _student_and_objective(recipe, teacher)
+    made = stand_ins or {}
+    start = made.get(recipe.init, recipe.init)
+    teacher = made.get(recipe.teacher) or _teacher(recipe, start)
+    student, objective = _student_and_objective(recipe, teacher, start)
     init = {"init": fingerprint(student.model)} if _is_folder(recipe.init) else {}
     student, tail = apply_tail(recipe.tail, teacher, student, objective)
     trained = tail_objective(recipe.tail, objective, teacher.shape, student.shape)
-    keep_layers(teacher.model, range(1, _deepest(trained, teacher.shape, student.shape) + 1))
+    if recipe.teacher not in made:  # which other stages may need whole
+        keep_layers(teacher.model, range(1, _deepest(trained, teacher.shape, student.shape) + 1))
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)
     stage = build_stage(student.model, teacher.model, trained, source, None if holdout is None else HeldOut(holdout)).to(
@@ -83,13 +97,12 @@ def _fingerprints(teacher: Encoder, stage: Stage) -> dict[str, str]:
     }
 
 
-def _teacher(recipe: Recipe) -> Encoder:
+def _teacher(recipe: Recipe, start: str | Encoder) -> Encoder:
     """The teacher, without the weights of layers that neither run nor are copied."""
     config = load_config(recipe.teacher)
     ours = EncoderShape.of(config)
-    check_size(recipe.shape, ours)
     heads = recipe.objective.equal_heads
-    theirs = planned_shape(config, recipe.shape, recipe.init, family=_family(recipe), teacher_heads=heads)
+    theirs = planned_shape(config, recipe.shape, start, family=_family(recipe), teacher_heads=heads)
     trained = tail_objective(recipe.tail, recipe.objective.resolve(ours, theirs), ours, theirs)
     copied = [] if recipe.init == "random" or _is_folder(recipe.init) else chosen_layers(recipe.init, ours.layers, theirs.layers)
     return load_encoder(recipe.teacher, {*range(1, _deepest(trained, ours, theirs) + 1), *copied})
@@ -104,9 +117,10 @@ def _family(recipe: Recipe) -> str | None:
     return None if recipe.family == "auto" else recipe.family
 
 
-def _student_and_objective(recipe: Recipe, teacher: Encoder) -> tuple[Encoder, AnyObjective]:
+def _student_and_objective(recipe: Recipe, teacher: Encoder, start: str | Encoder) -> tuple[Encoder, AnyObjective]:
+    check_size(recipe.shape, teacher.shape)
     student = build_student(
-        teacher, recipe.shape, recipe.init, recipe.seed, family=_family(recipe), teacher_heads=recipe.objective.equal_heads
+        teacher, recipe.shape, start, recipe.seed, family=_family(recipe), teacher_heads=recipe.objective.equal_heads
     )
     positions = min(teacher.shape.positions, student.shape.positions)
     if recipe.max_length > positions:

@@ -30,7 +30,8 @@ TEMPORARY = ".tmp-"
 COMPARISON = "comparison.json"
 PREDICTIONS = "predictions"
 SUBMISSION = "submission"
-PARTS = (SUMMARY, STUDENT, BEST, LOG, TRACKERS, CHECKPOINTS, COMPARISON, PREDICTIONS, SUBMISSION, RECIPE)
+STAGES = "stages"
+PARTS = (SUMMARY, STUDENT, BEST, LOG, TRACKERS, CHECKPOINTS, COMPARISON, PREDICTIONS, SUBMISSION, STAGES, RECIPE)
 """Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 
@@ -72,6 +73,10 @@ class RunFolder:
     def trackers(self) -> Path:
         """Where the trackers write."""
         return self.path / TRACKERS
+
+    def stage(self, name: str) -> RunFolder:
+        """The directory of a stage, which is a run of its own."""
+        return RunFolder(self.path / STAGES / name)
 
     @property
     def finished(self) -> bool:
@@ -257,6 +262,26 @@ def _set_aside(path: Path) -> Path:
     return path.rename(aside)
 
 
+def link_directory(path: Path, source: Path) -> None:
+    """Put the files of a directory into another one, whole or not at all: as hard links, or copied where there are none.
+
+    Args:
+        path: the directory to be made; an earlier one of that name is replaced.
+        source: where the files lie.
+
+    Raises:
+        CheckFailed: it cannot be written.
+    """
+    write_directory(path, lambda target: shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+
+
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     """Say what to do where something cannot be written."""
@@ -288,7 +313,7 @@ def write_file(path: Path, text: str) -> None:
             raise
 
 
-def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+def write_directory(path: Path, fill: Callable[[Path], Any]) -> None:
     """Write a directory so that it is there whole or not at all; an earlier one of that name is replaced.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -298,8 +298,17 @@ def _device(stage: Stage) -> torch.device:
     return next(stage.module.parameters()).device
 
 
-def show_forecast(told: Forecast) -> None:
-    """Print a forecast for a person."""
+def show_forecasts(told: Mapping[str, Forecast]) -> None:
+    """Print forecasts for a person, each under its stage's name, if it has one."""
+    console = Console(highlight=False)
+    for stage, forecast in told.items():
+        if stage:
+            console.print(f"stage {stage}", markup=False)
+        console.print(_table(forecast))
+    console.print("Nothing was trained, and nothing was written.")
+
+
+def _table(told: Forecast) -> Table:
     memory, seconds, disk = told.memory, told.seconds, told.disk
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -334,6 +343,4 @@ def show_forecast(told: Forecast) -> None:
         ("disk", f"{size(disk.total)}: {kept}the student {size(disk.student)}"),
     ):
         table.add_row(name, text)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print("Nothing was trained, and nothing was written.")
+    return table

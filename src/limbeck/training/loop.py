@@ -83,9 +83,8 @@ class Loop:
         self.trackers, self.stamp = trackers, stamp
         self.accelerator = make_accelerator(plan.precision)
         self.student = stage.module.student
-        optimizer = torch.optim.AdamW(
-            parameter_groups(stage.module, plan.weight_decay), lr=plan.learning_rate, eps=EPSILON, fused=True
-        )
+        groups, betas = parameter_groups(stage.module, plan.weight_decay), (0.9, plan.adam_beta2)
+        optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=betas, eps=EPSILON, fused=True)
         self.module, self.optimizer = self.accelerator.prepare(stage.module, optimizer)
         self.table = TableGradient.of(self.student, this_process())
         self.progress, self.tally = Progress(), Tally()

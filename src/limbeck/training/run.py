@@ -107,7 +107,7 @@ def carry_out(
     """
     here = this_process()
     folder, reporter = opened(job, output, quiet=quiet)
-    with _alone(folder, here), isolated(here.device):
+    with alone(folder, here), isolated(here.device):
         parts, begun = check(job, folder, reporter, resume=resume, overwrite=overwrite)
         here.wait_for_everyone()  # before the first process writes what others have just looked for
         return _begin(parts, folder, reporter) if begun is None else _go_on(job, parts, begun, folder, reporter)
@@ -150,8 +150,12 @@ def make_ready(parts: Parts[Any], folder: RunFolder) -> tuple[list[str], Memory]
 
 
 @contextmanager
-def _alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
-    """Keep other runs out of the directory; the first of this run's processes holds the lock for all of them."""
+def alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
+    """Keep other runs out of the directory; the first of this run's processes holds the lock for all of them.
+
+    Raises:
+        UserError: another run works there, or the directory cannot be made.
+    """
     refusal = [""]
     with ExitStack() as held:
         if here.is_main_process:

@@ -195,6 +195,7 @@ class Plan:
     checkpoint_every: int | None
     keep_checkpoints: int
     keep_best: bool
+    adam_beta2: float = 0.999
     patience: int | None = None
     """Evaluations without a better one after which training ends."""
 
