@@ -204,6 +204,9 @@ def test_layers_that_attend_to_other_tokens_are_refused_and_named(make, refused)
 
 # Loading and students
 
+FEED_FORWARD = {"modernbert": 36}
+"""Of students 24 wide, as is usual in the family."""
+
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_with_a_head_is_loaded_as_its_encoder(save, make, tmp_path, name):
@@ -235,7 +238,14 @@ def test_a_student_loads_again_as_it_was(save, tmp_path, name, shape, init):
 
 @pytest.mark.parametrize(
     ("teacher", "student"),
-    [("modernbert", "bert"), ("mpnet", "bert"), ("bert", "modernbert"), ("bert", "roberta"), ("xlm-roberta", "mpnet")],
+    [
+        ("modernbert", "bert"),
+        ("mpnet", "bert"),
+        ("bert", "modernbert"),
+        ("bert", "roberta"),
+        ("xlm-roberta", "mpnet"),
+        ("bert", "eurobert"),
+    ],
 )
 def test_a_student_may_be_of_another_family_and_shares_the_tokenizer(save, sample_text, tmp_path, teacher, student):
     folder = save(teacher, tmp_path / "teacher")
@@ -243,8 +253,10 @@ def test_a_student_may_be_of_another_family_and_shares_the_tokenizer(save, sampl
     made = build_student(ours, StudentShape.parse("2x24/4"), "random", seed=0, family=student)
     assert (made.shape.model_type, made.shape.vocabulary) == (student, ours.shape.vocabulary)
     assert made.shape.positions == ours.shape.positions == 64
-    assert made.shape.feed_forward == (36 if student == "modernbert" else 96)
+    assert made.shape.feed_forward == FEED_FORWARD.get(student, 96)
     assert made.model.config.pad_token_id == ours.tokenizer.pad_token_id
+    named = {name: getattr(made.model.config, name, None) for name in ("cls_token_id", "sep_token_id", "mask_token_id")}
+    assert all(value in (None, getattr(ours.tokenizer, name)) for name, value in named.items())
     export_student(tmp_path / "student", made.model, made.tokenizer, "card")
     model, tokenizer = AutoModel.from_pretrained(tmp_path / "student"), AutoTokenizer.from_pretrained(tmp_path / "student")
     assert tokenizer(TEXTS)["input_ids"] == ours.tokenizer(TEXTS)["input_ids"]

@@ -12,7 +12,7 @@ from limbeck.errors import UserError
 from limbeck.kernels.heads import common_divisors
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 PAPERS_HEADS = 12
 """MiniLM (section 4.1) and MiniLMv2 (section 4.1) give every student 12 attention heads."""
@@ -31,6 +31,7 @@ def student_config(
     family: str | None = None,
     teacher_heads: bool = False,
     cut: Sequence[int] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> PretrainedConfig:
     """The configuration of a student's encoder.
 
@@ -44,13 +45,14 @@ def student_config(
         teacher_heads: whether the objective compares attention heads one by one, so that the student needs as
             many as the teacher.
         cut: the teacher's layer that each layer is like, where layers differ in what they attend to; None: by `default_cut`.
+        tokenizer: the teacher's; it knows the special tokens that the configuration of another family names.
 
     Raises:
         UserError: the heads do not divide the width, no such family, or one whose positions cannot be counted with the
             teacher's tokenizer.
     """
     own = family is None or family == teacher.model_type
-    config = copy.deepcopy(teacher) if own else _of_family(str(family), teacher)
+    config = copy.deepcopy(teacher) if own else _of_family(str(family), teacher, tokenizer)
     forget_task(config)
     ratio = getattr(config, family_of(config).feed_forward) / config.hidden_size
     width = config.hidden_size
@@ -91,7 +93,13 @@ def forget_task(config: PretrainedConfig) -> None:
         setattr(config, name, getattr(blank, name, None))
 
 
-def _of_family(model_type: str, teacher: PretrainedConfig) -> PretrainedConfig:
+def _tokens(teacher: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, int | None]:
+    """What the teacher's configuration says of its tokens, or else its tokenizer."""
+    said = {name: getattr(teacher, name, None) for name in TOKENS}
+    return {name: getattr(tokenizer, name, None) if value is None else value for name, value in said.items()}
+
+
+def _of_family(model_type: str, teacher: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> PretrainedConfig:
     """The usual configuration of another family, with the teacher's tokens, and no more positions than either has."""
     from transformers import AutoConfig
 
@@ -102,9 +110,9 @@ def _of_family(model_type: str, teacher: PretrainedConfig) -> PretrainedConfig:
     family, ours = family_of(blank), EncoderShape.of(teacher)
     _check_padding(family, model_type, teacher)
     positions = min(ours.positions, family.positions(blank))
-    for name in TOKENS:
-        if hasattr(blank, name):
-            setattr(blank, name, getattr(teacher, name, None))
+    for name, value in _tokens(teacher, tokenizer).items():
+        if hasattr(blank, name) and not (value is None and name == "mask_token_id"):  # which EuroBERT needs to be a number
+            setattr(blank, name, value)
     if getattr(blank, "type_vocab_size", None):
         blank.type_vocab_size = ours.segments
     blank.max_position_embeddings = positions + (blank.pad_token_id + 1 if family.positions_after_padding else 0)

@@ -48,7 +48,14 @@ def build_student(
     if not copied and init != "random":
         return _earlier_student(teacher, shape, load_encoder(init), family)
     cut = chosen_layers(init, teacher.shape.layers, shape.layers) if copied else None
-    config = student_config(shape, teacher.model.config, family=family, teacher_heads=teacher_heads or copied, cut=cut)
+    config = student_config(
+        shape,
+        teacher.model.config,
+        family=family,
+        teacher_heads=teacher_heads or copied,
+        cut=cut,
+        tokenizer=teacher.tokenizer,
+    )
     student = new_encoder(config, teacher.tokenizer, seed)
     student = replace(student, tokenizer=_for_inputs_of(student))
     return student if cut is None else _copy_layers(teacher, student, cut)
