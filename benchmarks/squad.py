@@ -1,6 +1,6 @@
 """Fine-tuning on questions: half the articles of a SQuAD 2.0 dev file and TyDi QA's English train file, tested on the rest.
 
-    LIMBECK_DATA=... python benchmarks/squad.py MODEL_FOLDER... --learning-rate 1e-4 --seeds 0 1 2
+    LIMBECK_DATA=... python benchmarks/squad.py MODEL_FOLDER... --seeds 0 1 2
 
 Windows of 384 tokens that share 128, 2 epochs, batches of 32. Results are written after each run.
 """
@@ -41,6 +41,7 @@ SETTINGS: dict[str, Any] = {
     "batch_size": 32,
     "eval_every": "end",
 }
+TRAINING = ("steps", "tokens", "seconds", "tokens_per_second", "precision", "device")
 SHOWN = ("exact", "f1", "has_answer_f1", "no_answer_f1", "best_f1", "best_f1_threshold", "always_null_f1")
 
 
@@ -82,7 +83,7 @@ def run(model: str, data: Path, learning_rate: float, seed: int, questions: int 
             examples=questions,
             **SETTINGS,
         )
-        training = {key: done.summary["training"][key] for key in ("steps", "tokens", "seconds", "tokens_per_second", "device")}
+        training = {key: done.summary["training"][key] for key in TRAINING}
         return {"name": done.summary["model"]["name"], "seed": seed, **done.summary["scores"]["dev"], "training": training}
 
 
@@ -104,8 +105,8 @@ def as_markdown(results: dict[str, Any]) -> str:
             "Trained on eight articles of SQuAD 2.0's dev file and on TyDi QA GoldP in English, tested on the dev file's other "
             f"eight{drawn}. {setting['epochs']} epochs, batches of {setting['batch_size']}, learning rate "
             f"{setting['learning_rate']:g}, windows of {setting['max_length']} tokens that share {setting['overlap']}, "
-            f"{setting['precision']}. In per cent; the threshold is a difference of logits, the best one for the test articles "
-            "themselves.",
+            f"{runs[0]['training']['precision']}. In per cent; the threshold is a difference of logits, the best one for the "
+            "test articles themselves.",
             "",
             f"| model | seed | {' | '.join(key.replace('_', ' ') for key in SHOWN)} |",
             f"| {' | '.join(['---'] * (2 + len(SHOWN)))} |",
@@ -125,7 +126,7 @@ def _shown(key: str, value: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="folders of encoders")
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--learning-rate", type=float, default=2e-4, help="that of the protocol small unless it is given")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--questions", type=int, help="train and test on about so many questions only, to try it out")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where squad.json and squad.md go")
