@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral
 
 from limbeck.errors import UserError
@@ -9,7 +10,9 @@ from limbeck.errors import UserError
 
 def common_divisors(*widths: int) -> list[int]:
     """The numbers of heads that divide every one of the widths, ascending."""
-    return [count for count in range(1, min(widths) + 1) if all(width % count == 0 for width in widths)]
+    greatest = math.gcd(*widths)
+    small = [count for count in range(1, math.isqrt(greatest) + 1) if greatest % count == 0]
+    return sorted({*small, *(greatest // count for count in small)})
 
 
 def check_relation_heads(heads: object, *widths: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -176,6 +177,7 @@ def _run(said: str, recipe: FineTuning, place: Path, keep_models: bool) -> None:
     folder = RunFolder(place)
     if not keep_models and REMOVED not in folder.read_summary():
         folder.remove_weights("an evaluation keeps scores and predictions")
+    gc.collect()  # a model and what reads it refer to each other, and the next run comes to the same process
 
 
 def _run_alone(said: str, recipe: FineTuning, place: Path, keep_models: bool) -> None:

@@ -101,6 +101,7 @@ def _teacher(recipe: Recipe, start: str | Encoder) -> Encoder:
     """The teacher, without the weights of layers that neither run nor are copied."""
     config = load_config(recipe.teacher)
     ours = EncoderShape.of(config)
+    check_size(recipe.shape, ours)
     heads = recipe.objective.equal_heads
     theirs = planned_shape(config, recipe.shape, start, family=_family(recipe), teacher_heads=heads)
     trained = tail_objective(recipe.tail, recipe.objective.resolve(ours, theirs), ours, theirs)
