@@ -272,6 +272,14 @@ def test_the_command_prints_the_table(student, glue, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "results" / "results.json").read_text())
 
 
+def test_a_twin_is_of_its_students_family(distil, tmp_path):
+    run = distil(student="2x16/4", init="random", family="modernbert", steps=1)
+    twin = next(entrant for entrant in list_entrants([str(run.path)], tmp_path / "twins") if entrant.model.role == "twin")
+    write_twin(twin.distilled_by, Path(twin.source))
+    assert load_encoder(twin.source).shape == load_encoder(run.student).shape
+    assert load_encoder(twin.source).shape.model_type == "modernbert"
+
+
 def test_a_twin_is_made_anew_of_the_run_as_it_is(compare, student, distil, tmp_path):
     first = compare(tasks=["sst2"])
     distil("student", init="random", overwrite=True)

@@ -5,7 +5,8 @@ import json
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import limbeck
 from conftest import TINY, noisy
@@ -18,6 +19,7 @@ from limbeck.encoders.families import FAMILIES, family_of
 from limbeck.encoders.loading import LeftOut, check_same_tokenizer, load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.encoders.students import build_student
+from limbeck.tasks.heads import answer_head, load_sentence_head
 from limbeck.training.export import export_student
 
 WITH_SCORES = [name for name in KINDS if name != "deberta-v2"]
@@ -343,6 +345,79 @@ def test_layers_that_are_not_asked_for_are_not_held(save, tmp_path, name):
     assert all_of_them.transformer - held.transformer == one
     with pytest.raises(RuntimeError, match="not loaded"):
         part.model(**batch)
+
+
+LABELS, WORDS = ("cold", "warm"), ("still", "river", "stone", "glass", "large", "small")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_student_is_fine_tuned_and_loads_in_plain_transformers(save, tmp_path, name):
+    model = save(name, tmp_path / "model")
+    rows = [f"{word} {label} {word} water,{label}" for word in WORDS for label in LABELS]
+    (tmp_path / "task.csv").write_text("\n".join(["text,label", *rows]))
+    run = limbeck.finetune(
+        model,
+        data=tmp_path / "task.csv",
+        text="text",
+        label="label",
+        output=tmp_path / "run",
+        epochs=2,
+        learning_rate=1e-3,
+        precision="float32",
+        quiet=True,
+    )
+    plain = AutoModelForSequenceClassification.from_pretrained(run.student).eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.student)
+    texts = {row.split(",")[1]: row.split(",")[0] for row in rows}
+    outputs = plain(**tokenizer([*texts.values()], padding=True, return_tensors="pt")).logits
+    assert outputs.shape == (2, 2)
+    assert [plain.config.id2label[place] for place in (0, 1)] == ["cold", "warm"]
+    again = load_sentence_head(run.student)
+    torch.testing.assert_close(again.model(**batch_of(plain, tokenizer)).logits, plain(**batch_of(plain, tokenizer)).logits)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_head_for_answers_is_made_where_transformers_has_one(save, tmp_path, name, refused):
+    encoder = load_encoder(save(name, tmp_path))
+    if name in ("eurobert", "nomic_bert"):
+        with refused(f"no model of type '{name}'", "another type"):
+            answer_head(encoder, seed=0)
+        return
+    made = answer_head(encoder, seed=0)
+    batch = batch_of(encoder.model, encoder.tokenizer)
+    assert made.model(**batch).start_logits.shape == batch["input_ids"].shape
+
+
+def test_of_a_teacher_only_the_layers_that_run_or_are_copied_are_read(save, sample_text, tmp_path, refused):
+    teacher = save("bert", tmp_path / "teacher", num_hidden_layers=4)
+    (tmp_path / "text.txt").write_text("\n".join(sample_text[:20]))
+    weights = load_file(teacher / "model.safetensors")
+    broken = {name: value * torch.nan if ".layer.3." in name else value for name, value in weights.items()}
+    save_file(broken, teacher / "model.safetensors", metadata={"format": "pt"})
+
+    def distil(layer, init="random", tail="keep"):
+        return limbeck.distill(
+            teacher,
+            student="2x32",
+            objective=MiniLMv2(teacher_layer=layer),
+            init=init,
+            tail=tail,
+            corpus=tmp_path / "text.txt",
+            output=tmp_path / f"{layer}-{init[-1]}-{tail}",
+            steps=2,
+            batch_size=4,
+            max_length=32,
+            precision="float32",
+            quiet=True,
+        )
+
+    for settings in ((3,), (3, "layers:1,3"), (3, "random", "hidden"), (2, "random", "teacher")):
+        run = distil(*settings)
+        assert run.summary["teacher"]["layers"] == 4
+        assert run.summary["teacher"]["parameters"]["total"] == sum(value.numel() for value in weights.values())
+    for settings in ((4,), (3, "layers"), (2, "layers:1,4")):
+        with refused("NaN or infinity in encoder.layer.3."):
+            distil(*settings)
 
 
 # Distillation

@@ -172,6 +172,11 @@ class Recipe:
         """The student's shape."""
         return StudentShape.parse(self.student)
 
+    @property
+    def named_family(self) -> str | None:
+        """The student's family if it was named."""
+        return None if self.family == "auto" else self.family
+
 
 def holdout_share(holdout: str) -> float | None:
     """The share that `Recipe.holdout` asks for; None if it names a file."""

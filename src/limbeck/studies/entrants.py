@@ -75,8 +75,14 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
 def write_twin(recipe: Recipe, folder: Path) -> None:
     """Write the student of a run as it was before training, tail included; what an earlier evaluation wrote there is replaced."""
     teacher = load_encoder(recipe.teacher)
-    heads = recipe.objective.equal_heads
-    twin = build_student(teacher, recipe.shape, recipe.init, recipe.seed, teacher_heads=heads)
+    twin = build_student(
+        teacher,
+        recipe.shape,
+        recipe.init,
+        recipe.seed,
+        family=recipe.named_family,
+        teacher_heads=recipe.objective.equal_heads,
+    )
     twin, _ = apply_tail(recipe.tail, teacher, twin, recipe.objective)
     export_student(folder, twin.model, twin.tokenizer, CARD)
 

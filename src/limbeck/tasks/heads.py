@@ -6,10 +6,10 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 
 from limbeck.encoders.folders import model_folder
 from limbeck.encoders.loading import Encoder, load_encoder
@@ -73,15 +73,25 @@ def output_names(encoder: Encoder) -> list[str]:
     return in_order(encoder.model.config.id2label or {})
 
 
-def _with_head(encoder: Encoder, kind: type, config: object, seed: int) -> Encoder:
+def _with_head(encoder: Encoder, kind: Any, config: PretrainedConfig, seed: int) -> Encoder:
+    if type(config) not in kind._model_mapping:
+        raise UserError(
+            f"transformers has no model of type {config.model_type!r} with a head for this task; take an encoder of "
+            "another type, such as bert or modernbert."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the GPUs as well
-        model: PreTrainedModel = kind.from_config(config)  # type: ignore[attr-defined]
-    base = model.base_model
+        model: PreTrainedModel = kind.from_config(config)
+    base, new = model.base_model, _new_weights(encoder, model)
     weights = encoder.model.base_model.state_dict()
     # Some heads bring their own pooler and leave the encoder's out.
-    base.load_state_dict({name: weights[name] for name in base.state_dict()}, strict=True)
+    base.load_state_dict({name: weights[name] for name in base.state_dict() if name not in new}, strict=False)
     return replace(encoder, model=model.eval())
+
+
+def _new_weights(encoder: Encoder, model: PreTrainedModel) -> set[str]:
+    """The weights of a model's encoder that the encoder by itself does not have: a pooler that comes with the head alone."""
+    return model.base_model.state_dict().keys() - encoder.model.base_model.state_dict().keys()
 
 
 def _loaded(source: str | Path, kind: type, ending: str) -> Encoder:
@@ -95,6 +105,7 @@ def _loaded(source: str | Path, kind: type, ending: str) -> Encoder:
     model = made.model
     prefix = f"{model.base_model_prefix}."
     head = {name for name in model.state_dict() if not name.startswith(prefix)}
+    head |= {f"{prefix}{name}" for name in _new_weights(encoder, model)}
     stored = {name.removeprefix("module."): value for name, value in read_weights(model_folder(str(source))).items()}
     if missing := sorted(head - stored.keys()):
         raise UserError(f"The checkpoint {source} lacks {', '.join(missing[:3])} of its head; fine-tune the model again.")

@@ -103,7 +103,7 @@ def _teacher(recipe: Recipe, start: str | Encoder) -> Encoder:
     ours = EncoderShape.of(config)
     check_size(recipe.shape, ours)
     heads = recipe.objective.equal_heads
-    theirs = planned_shape(config, recipe.shape, start, family=_family(recipe), teacher_heads=heads)
+    theirs = planned_shape(config, recipe.shape, start, family=recipe.named_family, teacher_heads=heads)
     trained = tail_objective(recipe.tail, recipe.objective.resolve(ours, theirs), ours, theirs)
     copied = [] if recipe.init == "random" or _is_folder(recipe.init) else chosen_layers(recipe.init, ours.layers, theirs.layers)
     return load_encoder(recipe.teacher, {*range(1, _deepest(trained, ours, theirs) + 1), *copied})
@@ -114,14 +114,10 @@ def _deepest(objective: Mimicry, teacher: EncoderShape, student: EncoderShape) -
     return max(layer for layers in objective.wants(teacher, student)[0].values() for layer in layers)
 
 
-def _family(recipe: Recipe) -> str | None:
-    return None if recipe.family == "auto" else recipe.family
-
-
 def _student_and_objective(recipe: Recipe, teacher: Encoder, start: str | Encoder) -> tuple[Encoder, AnyObjective]:
     check_size(recipe.shape, teacher.shape)
     student = build_student(
-        teacher, recipe.shape, start, recipe.seed, family=_family(recipe), teacher_heads=recipe.objective.equal_heads
+        teacher, recipe.shape, start, recipe.seed, family=recipe.named_family, teacher_heads=recipe.objective.equal_heads
     )
     positions = min(teacher.shape.positions, student.shape.positions)
     if recipe.max_length > positions:
