@@ -74,7 +74,7 @@ class Description:
     megabytes: float
     """Weights in float32, 10^6 bytes."""
     relation_heads: list[int]
-    """Numbers of relation heads that divide the width."""
+    """Numbers of relation heads that divide the widths of queries, keys and values."""
     equal_head_widths: list[int]
     """Widths of students that can have as many attention heads as the teacher."""
     students: list[StudentFacts]
@@ -102,7 +102,7 @@ def describe(model: str | Path) -> Description:
         parameters=parameters,
         pooler_trained=encoder.pooler_trained,
         megabytes=weight_bytes(parameters.total) / 1e6,
-        relation_heads=common_divisors(shape.width),
+        relation_heads=common_divisors(*map(shape.feature_width, "qkv")),
         equal_head_widths=list(range(shape.heads, shape.width + 1, shape.heads)),
         students=[_student_facts(student, config, parameters.total) for student in students],
         matches=[_match(method(), student, config) for method in METHODS for student in students],
