@@ -21,6 +21,7 @@ from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.encoders.students import build_student
 from limbeck.tasks.heads import answer_head, load_sentence_head
 from limbeck.training.export import export_student
+from limbeck.training.stage import Teacher
 
 WITH_SCORES = [name for name in KINDS if name != "deberta-v2"]
 
@@ -162,6 +163,20 @@ def test_a_tap_gives_the_features_and_gradients_that_an_exception_gives(make, na
         assert same, key
     assert len(list(family_of(model.config).layer_list(model))) == 3
     torch.testing.assert_close(model(**batch).last_hidden_state, make(name)[0](**batch).last_hidden_state)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "eurobert", "nomic_bert"])
+def test_a_teacher_in_bf16_knows_far_positions_exactly(make, name):
+    positions = []
+    for halved in (False, True):
+        model, tokenizer = make(name, max_position_embeddings=2048)
+        teacher = Teacher(model, {"positions": (2,), "q": (2,)})
+        if halved:
+            teacher.hold_in_bf16()
+        features = teacher({"input_ids": torch.full((1, 2000), tokenizer.mask_token_id)})
+        assert (features.only("q").dtype == torch.bfloat16) is halved
+        positions.append(torch.stack(features.only("positions")).float())
+    torch.testing.assert_close(*positions, rtol=2**-8, atol=2**-8)
 
 
 # Relations

@@ -136,7 +136,7 @@ def make_ready(parts: Parts[Any], folder: RunFolder) -> tuple[list[str], Memory]
     recipe, stage = parts.recipe, parts.stage
     unreached = freeze_unreachable(stage)
     if recipe.precision == "bf16" and stage.teacher is not None:
-        stage.teacher.model.bfloat16()
+        stage.teacher.hold_in_bf16()
     plan, length = Plan.of(recipe, recipe), parts.usual_length
     share = plan.batch_size // this_process().num_processes
     micro_batch = min(plan.micro_batch_size, share)

@@ -33,6 +33,11 @@ class Teacher:
         self.model = model.eval().requires_grad_(False)
         self._capture = Capture(model, wants)
 
+    def hold_in_bf16(self) -> None:
+        """Round the weights to bf16; what is no weight, such as the frequencies of rotary positions, stays exact."""
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.bfloat16()
+
     def __call__(self, batch: Batch) -> Features:
         """The teacher's features of a batch."""
         with torch.no_grad():
