@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -165,6 +164,16 @@ FAMILIES = (
     replace(LLAMA, model_types=("nomic_bert",)),
 )
 
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "pad_token_id",
+)
+"""What a configuration must name for its family to be recognised."""
 NAMES = (
     ("query", "key", "value"),
     ("q", "k", "v"),
@@ -199,8 +208,8 @@ def supported_families() -> str:
 def _recognised(model_type: str) -> Family | None:
     """A row for a family that is not in the table; None if its parts are not where they can be told.
 
-    There must be a list of as many equal layers as the configuration says, with one linear module each that is called as q,
-    k and v are in `NAMES`, and as wide as the model.
+    There must be a list of as many equal layers as the configuration says, in each of them one module with three linear ones that
+    are called as q, k and v are in `NAMES` and as wide as the model, and a feed-forward part as wide as it says.
     """
     import torch
     from transformers import AutoConfig, AutoModel
@@ -211,29 +220,33 @@ def _recognised(model_type: str) -> Family | None:
             encoder = AutoModel.from_config(config)
     except Exception:  # whatever the class of a model makes of its own defaults
         return None
-    for layers, name in _layer_lists(encoder, config.num_hidden_layers):
+    if not all(hasattr(config, size) for size in SIZES) or not hasattr(encoder, "embeddings"):
+        return None
+    for layers, name in _layer_lists(encoder, config):
         for names in NAMES:
             found = [path for path, module in layers[0].named_modules() if _holds(module, names, config.hidden_size)]
-            positions = _position_table(encoder)
-            if len(found) == 1 and positions is not None and hasattr(encoder, "embeddings"):
+            if len(found) == 1:
                 return Family(
                     model_types=(config.model_type,),
                     layers=name,
                     projections=_projections(f"{found[0]}." if found[0] else "", *names),
                     outputs=(),
                     pooler="pooler" if hasattr(encoder, "pooler") else "",
-                    positions_after_padding=positions.padding_idx is not None,
+                    positions_after_padding=any(table.padding_idx is not None for table in _position_tables(encoder)),
                 )
     return None
 
 
-def _layer_lists(encoder: nn.Module, length: int) -> Iterator[tuple[list[nn.Module], str]]:
+def _layer_lists(encoder: nn.Module, config: PretrainedConfig) -> Iterator[tuple[list[nn.Module], str]]:
+    """What may be the list of whole layers, and where it is."""
     from torch import nn
 
     for name, module in encoder.named_modules():
         layers = list(module.children()) if isinstance(module, nn.ModuleList) else []
-        if len(layers) == length and len({type(layer) for layer in layers}) == 1:
-            yield layers, name
+        if len(layers) == config.num_hidden_layers and len({type(layer) for layer in layers}) == 1:
+            linear = [each for each in layers[0].modules() if isinstance(each, nn.Linear)]
+            if any(each.out_features == config.intermediate_size for each in linear):
+                yield layers, name
 
 
 def _holds(module: nn.Module, names: tuple[str, ...], width: int) -> bool:
@@ -244,8 +257,8 @@ def _holds(module: nn.Module, names: tuple[str, ...], width: int) -> bool:
     return all(isinstance(part, nn.Linear) and (part.in_features, part.out_features) == (width, width) for part in parts)
 
 
-def _position_table(encoder: nn.Module) -> nn.Embedding | None:
+def _position_tables(encoder: nn.Module) -> list[nn.Embedding]:
     from torch import nn
 
-    tables = [module for name, module in encoder.named_modules() if re.search(r"(^|\.)position_embeddings$", name)]
-    return tables[0] if len(tables) == 1 and isinstance(tables[0], nn.Embedding) else None
+    named = [module for name, module in encoder.named_modules() if name.split(".")[-1] == "position_embeddings"]
+    return [table for table in named if isinstance(table, nn.Embedding)]
