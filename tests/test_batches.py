@@ -8,7 +8,7 @@ from itertools import chain, groupby, islice, pairwise
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from limbeck.data.batches import Frame, on_device, valid_tokens
 from limbeck.data.corpora import Layout
@@ -206,6 +206,15 @@ def test_the_frame_is_the_tokenizers_own(tiny_tokenizer, refused):
     assert Frame.of(roberta_tokenizer()) == Frame(begin=0, end=2, pad=1, between=2)
     with refused("[CLS]"):
         Frame.of(word_tokenizer({"one": 1}))
+
+
+def test_a_tokenizer_may_begin_and_end_with_tokens_of_other_names(bpe_tokenizer):
+    named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe_tokenizer.backend_tokenizer, **named)
+    assert tokenizer.cls_token_id is None
+    frame = Frame.of(tokenizer)
+    assert [frame.begin, frame.end] == [tokenizer("a")["input_ids"][place] for place in (0, -1)]
+    assert frame.pad == tokenizer.pad_token_id
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

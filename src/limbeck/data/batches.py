@@ -66,14 +66,18 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Frame:
-        """[CLS], [SEP] and [PAD] of a tokenizer, and how it joins a pair.
+        """[CLS], [SEP] and [PAD] of a tokenizer, and how it joins a pair; some, as EuroBERT's, begin and end with others.
 
         Raises:
             UserError: the tokenizer lacks one of them.
         """
-        begin, end, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
+        begin = tokenizer.bos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
+        end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
+        pad = tokenizer.pad_token_id
         if begin is None or end is None or pad is None:
-            raise UserError("The tokenizer has no [CLS], [SEP] or padding token; an encoder's tokenizer has all three.")
+            raise UserError(
+                "The tokenizer has no token to begin with ([CLS]), to end with ([SEP]) or to pad with; an encoder's has all three."
+            )
         pair = tokenizer("a", "a")["input_ids"]  # two empty texts would count as one
         return cls(begin, end, pad, max(1, pair.count(end) - 1))
 
