@@ -76,7 +76,8 @@ class Frame:
         pad = tokenizer.pad_token_id
         if begin is None or end is None or pad is None:
             raise UserError(
-                "The tokenizer has no token to begin with ([CLS]), to end with ([SEP]) or to pad with; an encoder's has all three."
+                "The tokenizer has no token to begin with ([CLS]), to end with ([SEP]) or to pad with; an encoder's has "
+                "all three."
             )
         pair = tokenizer("a", "a")["input_ids"]  # two empty texts would count as one
         return cls(begin, end, pad, max(1, pair.count(end) - 1))
