@@ -16,6 +16,7 @@ import ctypes
 import os
 import sys
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -173,9 +174,9 @@ def check_memory(memory: Memory, micro_batch_size: int, share: int) -> None:
     if fits(micro_batch_size):
         return
     need = memory.peak(micro_batch_size, accumulates=micro_batch_size < share)
-    fitting = [sequences for sequences in range(1, micro_batch_size) if fits(sequences)]
+    fitting = bisect_left(range(1, micro_batch_size), True, key=lambda sequences: not fits(sequences))
     remedy = (
-        f"add --micro-batch-size {fitting[-1]}, which needs {size(memory.peak(fitting[-1], accumulates=True))}"
+        f"add --micro-batch-size {fitting}, which needs {size(memory.peak(fitting, accumulates=True))}"
         if fitting
         else "not even one sequence at a time fits: shorten --max-length, or choose a smaller student or teacher"
     )
