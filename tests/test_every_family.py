@@ -16,8 +16,9 @@ from limbeck.encoders.capture import Capture
 from limbeck.encoders.configuration import student_config
 from limbeck.encoders.cost import capture_flops, count_parameters, flop_counter, layer_flops
 from limbeck.encoders.families import FAMILIES, family_of
-from limbeck.encoders.loading import LeftOut, check_same_tokenizer, load_encoder
+from limbeck.encoders.loading import check_same_tokenizer, load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
+from limbeck.encoders.stand_ins import LeftOut
 from limbeck.encoders.students import build_student
 from limbeck.tasks.heads import answer_head, load_sentence_head
 from limbeck.training.export import export_student

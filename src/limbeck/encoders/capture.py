@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from limbeck.encoders.families import POSITIONS, family_of
 from limbeck.encoders.features import Features
 from limbeck.encoders.shape import EncoderShape
-from limbeck.encoders.tap import Tap
+from limbeck.encoders.stand_ins import Tap
 from limbeck.errors import UserError
 
 if TYPE_CHECKING:

@@ -64,10 +64,6 @@ class Family:
         layers = list(encoder.get_submodule(self.layers).children())
         return layers * encoder.config.num_hidden_layers if self.shared_layers else layers  # type: ignore[operator,union-attr]
 
-    def projection(self, encoder: nn.Module, feature: str, layer: int) -> nn.Module:
-        """The module that computes q, k or v of a layer (numbered from 1)."""
-        return self.layer_list(encoder)[layer - 1].get_submodule(self.projections[feature])
-
     @property
     def fused(self) -> bool:
         """Whether one module computes q, k and v."""

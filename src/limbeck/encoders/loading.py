@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 from transformers.initialization import no_init_weights
@@ -23,6 +23,7 @@ from limbeck.encoders.cost import Parameters, count_parameters
 from limbeck.encoders.families import Family, family_of, supported_families
 from limbeck.encoders.folders import contents, model_folder, one_line, read_json
 from limbeck.encoders.shape import EncoderShape
+from limbeck.encoders.stand_ins import LeftOut
 from limbeck.encoders.weights import check_weights, encoder_key, encoder_keys, read_weights
 from limbeck.errors import UserError
 
@@ -91,19 +92,6 @@ def load_encoder(source: str | Path, layers: Collection[int] | None = None) -> E
     tokenizer = _tokenizer(folder)
     _check_ids(tokenizer, config, family, folder)
     return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and whole)
-
-
-class LeftOut(nn.Module):
-    """Stands where a layer's weights were not loaded; no forward pass may come so far."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        if hasattr(layer, "attention_type"):  # which ModernBERT asks for before it runs the layer
-            self.attention_type = layer.attention_type
-
-    def forward(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to run."""
-        raise RuntimeError("This layer's weights were not loaded.")
 
 
 def keep_layers(model: PreTrainedModel, layers: Collection[int]) -> None:

@@ -44,15 +44,14 @@ def build_student(
     """
     if not isinstance(init, str):
         return _earlier_student(teacher, shape, init, family)
-    copied = init == "layers" or init.startswith("layers:")
-    if not copied and init != "random":
+    if is_folder(init):
         return _earlier_student(teacher, shape, load_encoder(init), family)
-    cut = chosen_layers(init, teacher.shape.layers, shape.layers) if copied else None
+    cut = copied_layers(init, teacher.shape.layers, shape.layers)
     config = student_config(
         shape,
         teacher.model.config,
         family=family,
-        teacher_heads=teacher_heads or copied,
+        teacher_heads=teacher_heads or cut is not None,
         cut=cut,
         tokenizer=teacher.tokenizer,
     )
@@ -76,12 +75,21 @@ def planned_shape(
     """
     if not isinstance(init, str):
         return init.shape
-    copied = init == "layers" or init.startswith("layers:")
-    if not copied and init != "random":
+    if is_folder(init):
         return EncoderShape.of(load_config(init))
-    cut = chosen_layers(init, teacher.num_hidden_layers, shape.layers) if copied else None
-    config = student_config(shape, teacher, family=family, teacher_heads=teacher_heads or copied, cut=cut)
-    return EncoderShape.of(config)
+    cut = copied_layers(init, teacher.num_hidden_layers, shape.layers)
+    heads = teacher_heads or cut is not None
+    return EncoderShape.of(student_config(shape, teacher, family=family, teacher_heads=heads, cut=cut))
+
+
+def is_folder(init: str) -> bool:
+    """Whether a student's first weights are those of an earlier student, not random or some of the teacher's."""
+    return init != "random" and init.split(":")[0] != "layers"
+
+
+def copied_layers(init: str, teacher_layers: int, student_layers: int) -> list[int] | None:
+    """The teacher layers that a student begins with, as `chosen_layers`; None if it begins otherwise."""
+    return None if init == "random" or is_folder(init) else chosen_layers(init, teacher_layers, student_layers)
 
 
 def chosen_layers(init: str, teacher_layers: int, student_layers: int) -> list[int]:

@@ -16,7 +16,7 @@ from limbeck.data.packing import Packing
 from limbeck.data.tokens import PlainTokenizer, Tokens, hold_out, leave_out
 from limbeck.encoders.loading import Encoder, keep_layers, load_config, load_encoder
 from limbeck.encoders.shape import EncoderShape
-from limbeck.encoders.students import build_student, chosen_layers, planned_shape
+from limbeck.encoders.students import build_student, chosen_layers, copied_layers, is_folder, planned_shape
 from limbeck.errors import UserError
 from limbeck.objectives import AnyObjective
 from limbeck.objectives.base import Mimicry
@@ -61,7 +61,7 @@ def assemble(
     start = made.get(recipe.init, recipe.init)
     teacher = made.get(recipe.teacher) or _teacher(recipe, start)
     student, objective = _student_and_objective(recipe, teacher, start)
-    init = {"init": fingerprint(student.model)} if _is_folder(recipe.init) else {}
+    init = {"init": fingerprint(student.model)} if is_folder(recipe.init) else {}
     student, tail = apply_tail(recipe.tail, teacher, student, objective)
     trained = tail_objective(recipe.tail, objective, teacher.shape, student.shape)
     if recipe.teacher not in made:  # which other stages may need whole
@@ -81,12 +81,7 @@ def names_input(name: str, value: Any) -> bool:
     """Whether a field's value is a path or several, or a model's name on the hub."""
     if name == "holdout":
         return value is not None and holdout_share(value) is None
-    return name in ("teacher", "corpus") or (name == "init" and _is_folder(value))
-
-
-def _is_folder(init: str) -> bool:
-    """Whether `Recipe.init` names an earlier student, not a way to begin."""
-    return init != "random" and init.split(":")[0] != "layers"
+    return name in ("teacher", "corpus") or (name == "init" and is_folder(value))
 
 
 def _fingerprints(teacher: Encoder, stage: Stage) -> dict[str, str]:
@@ -105,7 +100,7 @@ def _teacher(recipe: Recipe, start: str | Encoder) -> Encoder:
     heads = recipe.objective.equal_heads
     theirs = planned_shape(config, recipe.shape, start, family=recipe.named_family, teacher_heads=heads)
     trained = tail_objective(recipe.tail, recipe.objective.resolve(ours, theirs), ours, theirs)
-    copied = [] if recipe.init == "random" or _is_folder(recipe.init) else chosen_layers(recipe.init, ours.layers, theirs.layers)
+    copied = copied_layers(recipe.init, ours.layers, theirs.layers) or []
     return load_encoder(recipe.teacher, {*range(1, _deepest(trained, ours, theirs) + 1), *copied})
 
 

@@ -1,4 +1,4 @@
-"""A forward pass that ends at some layer's queries, keys and values without an exception.
+"""Modules that stand in a layer's place: one whose weights were not loaded, or one that is needed only in part.
 
 `Capture` leaves a forward pass by an exception once it has what it was asked for. Compilers and wrappers that shard a model
 follow no exceptions; for them the last layer is replaced by a tap, which holds no more of it than leads to its projections, and
@@ -8,11 +8,28 @@ the layers behind it are taken out.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
 from limbeck.encoders.families import POSITIONS, Family
+
+
+class StandIn(nn.Module):
+    """What stands in a layer's place in the list of layers, with what an encoder asks a layer for before it runs it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        if hasattr(layer, "attention_type"):  # ModernBERT's
+            self.attention_type = layer.attention_type
+
+
+class LeftOut(StandIn):
+    """Stands where a layer's weights were not loaded; no forward pass may come so far."""
+
+    def forward(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to run."""
+        raise RuntimeError("This layer's weights were not loaded.")
 
 
 class _Shown(nn.Module):
@@ -22,7 +39,7 @@ class _Shown(nn.Module):
         """Do nothing."""
 
 
-class Tap(nn.Module):
+class Tap(StandIn):
     """What of a layer leads to its projections: the norm in front of them, and they themselves, with the same parameters.
 
     Args:
@@ -33,7 +50,7 @@ class Tap(nn.Module):
     """
 
     def __init__(self, layer: nn.Module, family: Family, turn: int = 1) -> None:
-        super().__init__()
+        super().__init__(layer)
         self.norm = layer.get_submodule(family.norm) if family.norm else nn.Identity()
         self.projections = nn.ModuleList(dict.fromkeys(layer.get_submodule(path) for path in family.projections.values()))
         self.attention = _Shown()
@@ -41,8 +58,6 @@ class Tap(nn.Module):
         self._family, self._turn, self._calls = family, turn, 0
         self._whole = [layer]  # in a list, so that its other parameters are not the tap's
         self._signature = inspect.signature(layer.forward)
-        if hasattr(layer, "attention_type"):  # which ModernBERT asks for before it runs the layer
-            self.attention_type = layer.attention_type
 
     def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run the projections for the hooks on them; what enters is returned as what leaves."""
