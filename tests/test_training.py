@@ -18,6 +18,7 @@ from limbeck.data.batches import PackedSource
 from limbeck.encoders.loading import load_encoder
 from limbeck.recipe import Recipe
 from limbeck.training import assemble as assemble_module
+from limbeck.training import precision as precision_module
 from limbeck.training.isolation import seed_step
 from limbeck.training.stage import Plan
 from runs import equal, log_of, weights
@@ -147,6 +148,23 @@ def test_a_probed_precision_is_recorded_and_taken_again(distil, monkeypatch):
     (run.path / "summary.json").unlink()
     monkeypatch.setattr(assemble_module, "faster_precision", lambda stage: pytest.fail("probed again"))
     distil(precision="auto", checkpoint_every=2, resume="auto")
+
+
+@pytest.fixture
+def slow_bf16(monkeypatch):
+    """A processor whose matrix products take eight times as long in bf16."""
+    monkeypatch.setattr(precision_module, "_product_seconds", lambda dtype, device: 8.0 if dtype == torch.bfloat16 else 1.0)
+
+
+def test_bf16_is_not_even_tried_where_products_are_far_slower(distil, slow_bf16, monkeypatch):
+    monkeypatch.setattr(precision_module, "_seconds", lambda *given, **more: pytest.fail("tried"))
+    assert distil(precision="auto").summary["training"]["precision"] == "float32"
+
+
+@pytest.mark.parametrize(("precision", "warned"), [("bf16", True), ("float32", False)])
+def test_asking_for_bf16_where_products_are_far_slower_warns(distil, slow_bf16, capsys, precision, warned):
+    distil(precision=precision, quiet=False)
+    assert ("bf16 take 8 times as long as in float32" in " ".join(capsys.readouterr().err.split())) == warned
 
 
 def test_an_evaluation_disturbs_nothing(distil):

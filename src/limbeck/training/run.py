@@ -24,6 +24,7 @@ from limbeck.training.folder import RunFolder, write_file
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import Loop, this_process
 from limbeck.training.memory import Memory, check_memory, measure_memory
+from limbeck.training.precision import HOPELESS, bf16_slowdown
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan, Stage
 from limbeck.training.trackers import TrackerRefused, Trackers, check_trackers
@@ -238,6 +239,11 @@ def _train(
     if this_process().is_main_process:
         folder.remove_leftovers()
     parts.announce(unreached, reporter)
+    if parts.recipe.precision == "bf16" and (slowdown := bf16_slowdown(this_process().device)) > HOPELESS:
+        reporter.say(
+            f"warning: matrix products in bf16 take {slowdown:.0f} times as long as in float32 on this processor; precision auto "
+            "finds the faster one"
+        )
     trackers = Trackers(parts.recipe, folder, reporter)
     tokenizer = parts.student.tokenizer
     loop = Loop(parts.stage, Plan.of(parts.recipe, begun), folder, tokenizer, reporter, trackers, stamp)
