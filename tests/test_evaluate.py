@@ -109,6 +109,7 @@ def test_fine_tuned_over_seeds_every_model_on_every_task(compare, protocol, tmp_
                 for seed in range(2)
             ]
             assert [summary["scores"]["dev"] for summary in summaries] == cell["scores"]
+            assert [summary["training"]["precision"] for summary in summaries] == cell["precisions"]
     assert not list((tmp_path / "results").rglob("runs/**/model.safetensors"))
     with refused("student any more", "an evaluation keeps scores", "--overwrite"):
         load_encoder(tmp_path / "results" / "runs" / "teacher" / "sst2" / "seed-0")

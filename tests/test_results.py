@@ -195,6 +195,15 @@ def test_a_distilled_model_without_its_twin_is_pointed_out():
     assert "no twin" not in markdown(results(*cells))
 
 
+def test_one_precision_is_named_and_several_are_warned_of():
+    bert, student = (measured(name, [9, 9], precisions=("float32",) * 2) for name in ("bert", "student"))
+    assert "Trained in float32." in shown(results(bert, student, models=(TEACHER, STUDENT)))
+    student = measured("student", [9, 9], precisions=("float32", "bf16"))
+    told = " ".join(shown(results(bert, student, models=(TEACHER, STUDENT))).split())
+    assert "Trained in bf16 and float32, which may itself make a difference" in told
+    assert "Trained in" not in shown(results(measured("bert", 9, fixed=True), models=(TEACHER,)))
+
+
 def test_the_interval_of_a_mean_is_that_of_its_examples_and_seeds():
     low, high = measured("student", [75]).interval
     assert (low, high) == pytest.approx((0.75 - 1.96 * 0.0433, 0.75 + 1.96 * 0.0433), abs=0.01)
@@ -238,6 +247,7 @@ def test_json_says_it_all(tmp_path):
         "examples": 100,
         "seeds": [0, 1, 2],
         "scores": [{"accuracy": 0.74}, {"accuracy": 0.75}, {"accuracy": 0.76}],
+        "precisions": [],
         "fixed": False,
         "kept": pytest.approx(0.9375),
     }

@@ -55,6 +55,8 @@ class Measured:
     """The metric of drawn examples, by which models are compared."""
     fixed: bool = False
     """Nothing was trained (zero-shot): one "seed", and no spread."""
+    precisions: tuple[str, ...] = ()
+    """The number format of each seed's training, "float32" or "bf16"."""
 
     def __post_init__(self) -> None:
         sizes = (len(self.seeds), len(self.labels))
@@ -247,7 +249,8 @@ def plain(results: Results) -> dict[str, Any]:
         - averaged_over: the tasks that every model has.
         - cells: a model on a task, with metric, mean, deviation (standard deviation of the seeds; null for one), interval
           (its two ends; null if models are compared by another metric than that shown), examples, seeds, scores (a mapping
-          of every metric a seed), fixed (nothing was trained) and kept (the mean as a share of the teacher's on this task).
+          of every metric a seed), precisions (of each seed's training), fixed (nothing was trained) and kept (the mean as a
+          share of the teacher's on this task).
         - comparisons: first, second, task, difference (of the means, above zero if the first is better), interval, p_value,
           corrected_p_value (Holm over the tasks of these two models), detectable (the smallest detectable difference of
           this task alone), seeds (of each), examples and words.
@@ -283,6 +286,7 @@ def _plain_cell(cell: Measured, kept: float | None) -> dict[str, Any]:
         "examples": len(cell.labels),
         "seeds": list(map(int, cell.seeds)),
         "scores": [{name: float(value) for name, value in scores.items()} for scores in cell.scores],
+        "precisions": list(cell.precisions),
         "fixed": cell.fixed,
         "kept": kept,
     }

@@ -141,6 +141,11 @@ def _seeds_note(results: Results) -> str:
         said.append(f"No model was trained for {_listed(fixed)}: no seeds, no spread.")
     if examples := results.settings.get("examples"):
         said.append(f"What was trained had {count(examples)} examples at most.")
+    precisions = sorted({precision for one in results.measured for precision in one.precisions})
+    if len(precisions) > 1:
+        said.append(f"Trained in {_listed(precisions)}, which may itself make a difference; a protocol can set precision.")
+    elif precisions:
+        said.append(f"Trained in {precisions[0]}.")
     return " ".join(said)
 
 

@@ -196,18 +196,19 @@ def measured_of(tuning: Tuning) -> Measured:
     assignment = assignment_of(recipe, load_encoder(recipe.model).tokenizer)
     split = assignment.selecting
     compared = [assignment.compared(split, read_predictions(place, split)) for place in places]
-    first = compared[0]
+    first, summaries = compared[0], [RunFolder(place).read_summary() for place in places]
     if first is None:
         raise UserError(f"{recipe.task} has no labels on {split}, so nothing can be compared; name a labelled dev.")
     return Measured(
         model=tuning.name,
         task=assignment.name,
         metric=first.metric,
-        scores=tuple(RunFolder(place).read_summary()["scores"][split] for place in places),
+        scores=tuple(summary["scores"][split] for summary in summaries),
         seeds=tuple(range(len(places))),
         predictions=np.stack([each.predictions for each in compared if each is not None]),
         labels=first.labels,
         weighted=first.weighted,
+        precisions=tuple(summary["training"]["precision"] for summary in summaries),
     )
 
 
