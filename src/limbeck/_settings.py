@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import wraps
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -15,6 +14,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from typing_extensions import dataclass_transform
 
 from limbeck.errors import UserError
+from limbeck.text import nearest
 
 WRONG_TYPE = ("dict_type", "tuple_type")
 """What pydantic says of a value that is no mapping, or no list."""
@@ -142,12 +142,6 @@ def _written(default: Any) -> str:
 def flag(name: str) -> str:
     """The command-line flag of a field."""
     return "--" + name.replace("_", "-")
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """A question that names the word probably meant, to be put behind a message; empty if none is near."""
-    close = get_close_matches(word, list(words), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def described(error: ValidationError, kind: type, given: Mapping[str, Any], spell: Spelling = ".".join) -> UserError:

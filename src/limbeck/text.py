@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 def count(number: float) -> str:
     """A whole number with thousands separated: 1,370."""
     return f"{number:,.0f}"
+
+
+def several(number: float, noun: str) -> str:
+    """A count of things: 1 step, 1,370 steps."""
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")
 
 
 def millions(number: float) -> str:
@@ -21,17 +27,26 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as one says it: 0.38 s, 4.2 s, 45 s, 12 min, 3 h 10 min."""
+    """A time as one says it: 0.38 s, 4.2 s, 45 s, 12 min, 3 h 10 min, 12 days 3 h."""
     if seconds < 120:
         decimals = 0 if seconds < 0.01 or seconds >= 10 else 1 if seconds >= 1 else 2
         return f"{seconds:.{decimals}f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
+    if hours >= 72:
+        days, hours = divmod(hours, 24)
+        return f"{days} days {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def one_line(error: BaseException) -> str:
     """What an error says, on one line."""
     return " ".join(str(error).split())
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """A question that names the word probably meant, to be put behind a message; empty if none is near."""
+    close = get_close_matches(word, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def listed(words: Sequence[str], most: int = 20) -> str:

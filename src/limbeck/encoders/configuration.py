@@ -6,10 +6,11 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from limbeck.encoders.families import Family, family_of, supported_families
+from limbeck.encoders.families import FAMILIES, Family, family_of, supported_families
 from limbeck.encoders.shape import HEAD_WIDTHS, EncoderShape, StudentShape
 from limbeck.errors import UserError
 from limbeck.kernels.heads import common_divisors
+from limbeck.text import nearest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -106,10 +107,11 @@ def _of_family(model_type: str, teacher: PretrainedConfig, tokenizer: PreTrained
     try:
         blank: PretrainedConfig = AutoConfig.for_model(model_type)
     except ValueError:
-        raise UserError(f"There is no family of encoders called {model_type!r}; {supported_families()}.") from None
+        meant = nearest(model_type.lower(), [name for family in FAMILIES for name in family.model_types])
+        raise UserError(f"There is no family of encoders called {model_type!r}{meant or ';'} {supported_families()}.") from None
     family, ours = family_of(blank), EncoderShape.of(teacher)
     _check_padding(family, model_type, teacher)
-    positions = min(ours.positions, family.positions(blank))
+    positions = min(ours.positions, blank.max_position_embeddings)  # of which RoBERTa's bare class has two less than its models
     for name, value in _tokens(teacher, tokenizer).items():
         if hasattr(blank, name) and not (value is None and name == "mask_token_id"):  # which EuroBERT needs to be a number
             setattr(blank, name, value)

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from limbeck._settings import described_settings, nearest
+from limbeck._settings import described_settings
 from limbeck.objectives.minilm import MiniLM
 from limbeck.objectives.minilmv2 import MiniLMv2
+from limbeck.text import nearest
 
 __all__ = ["METHODS", "AnyObjective", "MiniLM", "MiniLMv2"]
 

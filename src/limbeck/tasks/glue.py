@@ -8,12 +8,12 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from limbeck._settings import nearest
 from limbeck.errors import UserError
 from limbeck.tasks.examples import Example, Split
 from limbeck.tasks.folders import find_file, folders, squeezed
 from limbeck.tasks.rows import Columns, checked, label_reader, make_example, named, sift, tsv_rows
 from limbeck.tasks.task import Task, TaskData, task_data
+from limbeck.text import nearest
 
 OFFICIAL = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 

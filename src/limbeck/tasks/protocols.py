@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from limbeck import recipes
-from limbeck._settings import nearest, no_duplicates
+from limbeck._settings import no_duplicates
 from limbeck.errors import UserError
 from limbeck.recipe import read_recipe, validate
 from limbeck.tasks.folders import squeezed
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.recipe import FineTuning
 from limbeck.tasks.squad import QUESTIONS
+from limbeck.text import nearest
 
 FIELDS = (
     "examples",

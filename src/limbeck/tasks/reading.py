@@ -7,7 +7,6 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from limbeck._settings import nearest
 from limbeck.data.files import HUB
 from limbeck.errors import UserError
 from limbeck.tasks.assignment import Assignment
@@ -24,6 +23,7 @@ from limbeck.tasks.squad import QUESTIONS
 from limbeck.tasks.tables import data_set_sources
 from limbeck.tasks.task import TaskData
 from limbeck.tasks.xnli import XNLI, divided, read_xnli
+from limbeck.text import nearest
 
 SENTENCE_LENGTH, WINDOW_LENGTH = 128, 384
 """Tokens, as in BERT's and MiniLM's papers."""

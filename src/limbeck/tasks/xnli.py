@@ -12,13 +12,13 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from limbeck._settings import nearest
 from limbeck.errors import UserError
 from limbeck.tasks.examples import Example, Split
 from limbeck.tasks.folders import find_file, folders
 from limbeck.tasks.holdout import hold_out
 from limbeck.tasks.rows import Columns, checked, label_reader, make_example, named, sift, tsv_rows
 from limbeck.tasks.task import Task, TaskData, task_data
+from limbeck.text import nearest
 
 LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 XNLI = Task("XNLI", "classification", ("accuracy",), ("entailment", "neutral", "contradiction"))
