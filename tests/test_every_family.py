@@ -22,6 +22,7 @@ from limbeck.encoders.stand_ins import LeftOut
 from limbeck.encoders.students import build_student
 from limbeck.tasks.heads import answer_head, load_sentence_head
 from limbeck.training.export import export_student
+from limbeck.training.reach import modules_of
 from limbeck.training.stage import Teacher
 
 WITH_SCORES = [name for name in KINDS if name != "deberta-v2"]
@@ -243,7 +244,7 @@ def test_a_student_loads_again_as_it_was(save, tmp_path, name, shape, init):
     batch = batch_of(student.model, teacher.tokenizer)
     with torch.no_grad():
         before = student.model(**batch).last_hidden_state
-    export_student(tmp_path / "student", student.model, student.tokenizer, "card")
+    export_student(tmp_path / "student", student, "card")
     again = load_encoder(tmp_path / "student")
     assert again.shape == student.shape
     assert again.shape.model_type == name
@@ -271,11 +272,12 @@ def test_a_student_may_be_of_another_family_and_shares_the_tokenizer(save, sampl
     made = build_student(ours, StudentShape.parse("2x24/4"), "random", seed=0, family=student)
     assert (made.shape.model_type, made.shape.vocabulary) == (student, ours.shape.vocabulary)
     assert made.shape.positions == ours.shape.positions == 64
+    assert made.tokenizer.model_max_length == 64
     assert made.shape.feed_forward == FEED_FORWARD.get(student, 96)
     assert made.model.config.pad_token_id == ours.tokenizer.pad_token_id
     named = {name: getattr(made.model.config, name, None) for name in ("cls_token_id", "sep_token_id", "mask_token_id")}
     assert all(value in (None, getattr(ours.tokenizer, name)) for name, value in named.items())
-    export_student(tmp_path / "student", made.model, made.tokenizer, "card")
+    export_student(tmp_path / "student", made, "card")
     model, tokenizer = AutoModel.from_pretrained(tmp_path / "student"), AutoTokenizer.from_pretrained(tmp_path / "student")
     assert tokenizer(TEXTS)["input_ids"] == ours.tokenizer(TEXTS)["input_ids"]
     model(**tokenizer(TEXTS, padding=True, return_tensors="pt"))
@@ -290,8 +292,34 @@ def test_a_family_that_cannot_count_its_positions_with_the_tokenizer_is_refused(
     teacher = load_encoder(save("bert", tmp_path))
     with refused("'mpnet'", "needs 1 as the id", "has 0"):
         student_config(StudentShape(2, 24), teacher.model.config, family="mpnet")
-    with refused("'bart2'", "supported: bert"):
-        student_config(StudentShape(2, 24), teacher.model.config, family="bart2")
+    with refused("'t5x'", "; supported: bert"):
+        student_config(StudentShape(2, 24), teacher.model.config, family="t5x")
+    with refused("'ModernBERT'", "did you mean modernbert?"):
+        student_config(StudentShape(2, 24), teacher.model.config, family="ModernBERT")
+
+
+def test_a_student_has_no_more_positions_than_teacher_and_family_and_its_tokenizer_no_more_tokens(save, tmp_path):
+    # RoBERTa's bare configuration has 512 rows, of which its models use two for other things.
+    for name, rows, expected in (("bert", 512, 512), ("bert", 64, 64), ("modernbert", 8192, 512)):
+        teacher = load_encoder(save(name, tmp_path / f"{name}-{rows}", max_position_embeddings=rows))
+        assert teacher.tokenizer.model_max_length == rows
+        student = build_student(teacher, StudentShape.parse("1x16/4"), "random", seed=0, family="roberta")
+        assert (student.shape.positions, student.tokenizer.model_max_length) == (expected, expected)
+        assert teacher.tokenizer.model_max_length == rows
+        export_student(tmp_path / "student", student, "card")
+        model, tokenizer = AutoModel.from_pretrained(tmp_path / "student"), AutoTokenizer.from_pretrained(tmp_path / "student")
+        batch = tokenizer("a " * 600, truncation=True, return_tensors="pt")
+        assert batch["input_ids"].shape == (1, expected)
+        assert model(**batch).last_hidden_state.shape == (1, expected, 16)
+
+
+def test_a_tail_of_which_nothing_fits_is_refused(save, sample_text, tmp_path, refused):
+    (tmp_path / "text.txt").write_text("\n".join(sample_text[:60]))
+    settings = {"student": "2x32/4", "corpus": tmp_path / "text.txt", "steps": 1, "max_length": 16, "quiet": True}
+    teacher = save("bert", tmp_path / "teacher")
+    with refused("--tail teacher", "bert", "modernbert", "--tail hidden"):
+        limbeck.distill(teacher, family="modernbert", tail="teacher", output=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
 
 
 def test_students_keep_what_the_teachers_layers_attend_to(make):
@@ -461,5 +489,13 @@ def test_twenty_steps_of_distillation_lower_the_loss(save, sample_text, tmp_path
         with refused("minilmv2"):
             distil()
         return
-    losses = [json.loads(line)["loss"] for line in (distil().path / "log.jsonl").read_text().splitlines()]
+    run = distil()
+    losses = [json.loads(line)["loss"] for line in (run.path / "log.jsonl").read_text().splitlines()]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+    card, student = (run.student / "README.md").read_text(), load_encoder(run.student)
+    beyond = run.summary["untrained"]["out_of_reach"]
+    assert f"does not reach {len(beyond)} tensors ({', '.join(modules_of(beyond))})" in card
+    assert ("The pooler was not trained in this run; its weights are random" in card) == (student.parameters.pooler > 0)
+    assert ("pooler" in card) == (student.parameters.pooler > 0)
+    # Of ALBERT, whose layers are one, only the pooler is out of reach.
+    assert ("Fine-tune it before you use its output" in card) == (name != "albert")

@@ -61,11 +61,11 @@ def student_bytes(folder):
 def test_stages_are_the_distillations_one_after_another_to_the_bit(staged, carry_out, distil, teacher, tmp_path):
     run = carry_out(staged(dropout=0.1, seed=3))
     settings = {"init": "random", "dropout": 0.1, "seed": 3}
-    assistant = distil("by-hand-1", student="3x16", **settings)
+    assistant = distil("by-hand/assistant", student="3x16", **settings)
     student = limbeck.distill(
         assistant.student,
         **{**SETTINGS, **settings, "steps": 5, "student": "1x16", "corpus": [tmp_path / "text.txt"]},
-        output=tmp_path / "by-hand-2",
+        output=tmp_path / "by-hand/student",
     )
     first, last = (run.path / "stages" / name for name in ("assistant", "student"))
     assert student_bytes(first) == student_bytes(assistant.path)
@@ -359,7 +359,7 @@ def test_a_recipe_can_be_resumed_only_as_it_was(staged, carry_out, monkeypatch, 
     ):
         with refused(tmp_path / "run", expected):
             carry_out(staged(**changes), resume="auto")
-    with refused("not the recipe that the run began with"):
+    with refused("holds a run of several stages", "its own recipe"):
         carry_out({**{name: value for name, value in staged().items() if name != "stages"}, "student": "1x16"}, resume="auto")
     assert carry_out(staged(stages=[first, {**last, "log_every": 2}]), resume="auto").summary["stages"][0]["steps"] == 4
 

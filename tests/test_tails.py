@@ -340,4 +340,4 @@ def test_they_are_told_on_the_terminal_and_in_the_card(distil, capsys):
     told = f"{vocabulary['untrained']} of {vocabulary['total']} vocabulary rows, 48 of 64 positions, 1 of 2 segments"
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("rows"))
     assert line.endswith(f"never trained: {told}")
-    assert f"Never trained were {told}" in (run.student / "README.md").read_text()
+    assert f"Never trained in this run were {told}" in (run.student / "README.md").read_text()

@@ -64,6 +64,10 @@ class Family:
         layers = list(encoder.get_submodule(self.layers).children())
         return layers * encoder.config.num_hidden_layers if self.shared_layers else layers  # type: ignore[operator,union-attr]
 
+    def layer_name(self, layer: int) -> str:
+        """Where a layer is, numbered from 1, relative to the encoder."""
+        return f"{self.layers}.{0 if self.shared_layers else layer - 1}"
+
     @property
     def fused(self) -> bool:
         """Whether one module computes q, k and v."""

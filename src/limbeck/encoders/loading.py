@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from limbeck.encoders.cost import Parameters, count_parameters
 from limbeck.encoders.families import Family, family_of, supported_families
 from limbeck.encoders.folders import contents, model_folder, one_line, read_json
+from limbeck.encoders.origin import Origin, matrices, read_origin
 from limbeck.encoders.shape import EncoderShape
 from limbeck.encoders.stand_ins import LeftOut
 from limbeck.encoders.weights import check_weights, encoder_key, encoder_keys, read_weights
@@ -39,13 +40,20 @@ class Encoder:
     tokenizer: PreTrainedTokenizerBase
     source: str
     """Where it was loaded from, or what it was made of."""
-    pooler_trained: bool
-    """Whether the pooler's weights come from a checkpoint; without one they are random."""
+    origin: Origin
+    """Where its weights come from."""
 
     @property
     def shape(self) -> EncoderShape:
         """The model's sizes."""
         return EncoderShape.of(self.model.config)
+
+    @property
+    def pooler_trained(self) -> bool:
+        """Whether it has a pooler whose weights are not random."""
+        pooler = self.family.pooler
+        has = any(name == pooler for name, _ in self.model.base_model.named_children())
+        return has and not any(name.startswith(f"{pooler}.") for name in self.origin.random)
 
     @property
     def parameters(self) -> Parameters:
@@ -87,11 +95,15 @@ def load_encoder(source: str | Path, layers: Collection[int] | None = None) -> E
     whole = check_weights(model, weights, family, str(source))
     known = model.state_dict().keys()
     model.load_state_dict({k: v.float() for k, v in weights.items() if k in known}, strict=False, assign=True)
+    origin = read_origin(folder)
     if not whole:
         _fill_pooler(model, family)
+        lacking = {name for name in matrices(model) if name.startswith(f"{family.pooler}.")}
+        origin = replace(origin, random=origin.random | lacking)
     tokenizer = _tokenizer(folder)
     _check_ids(tokenizer, config, family, folder)
-    return Encoder(model, tokenizer, str(source), pooler_trained=bool(family.pooler) and whole)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, family.positions(config))
+    return Encoder(model, tokenizer, str(source), origin)
 
 
 def keep_layers(model: PreTrainedModel, layers: Collection[int]) -> None:
@@ -320,7 +332,8 @@ def _check_ids(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, fam
 
 def new_encoder(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Encoder:
     """A randomly initialised encoder in evaluation mode; the seed alone decides its weights."""
-    return Encoder(_random_model(config, seed), tokenizer, "random", pooler_trained=False)
+    model = _random_model(config, seed)
+    return Encoder(model, tokenizer, "random", Origin(random=matrices(model)))
 
 
 def _random_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:

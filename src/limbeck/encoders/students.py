@@ -56,7 +56,7 @@ def build_student(
         tokenizer=teacher.tokenizer,
     )
     student = new_encoder(config, teacher.tokenizer, seed)
-    student = replace(student, tokenizer=_for_inputs_of(student))
+    student = replace(student, tokenizer=_tokenizer_for(student))
     return student if cut is None else _copy_layers(teacher, student, cut)
 
 
@@ -135,13 +135,15 @@ def _earlier_student(teacher: Encoder, shape: StudentShape, student: Encoder, fa
     return student
 
 
-def _for_inputs_of(student: Encoder) -> PreTrainedTokenizerBase:
-    """The student's tokenizer, which by default makes what the student takes; the teacher's own if that fits."""
+def _tokenizer_for(student: Encoder) -> PreTrainedTokenizerBase:
+    """The student's tokenizer, which by default makes what the student takes and no more; the teacher's own if that fits."""
     tokenizer, accepted = student.tokenizer, accepted_inputs(student.model, student.shape)
-    if student.shape.segments > 1 or not {*tokenizer.model_input_names} - accepted:
+    names = [name for name in tokenizer.model_input_names if name in accepted or student.shape.segments > 1]
+    length = min(tokenizer.model_max_length, student.shape.positions)
+    if names == tokenizer.model_input_names and length == tokenizer.model_max_length:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in accepted]
+    tokenizer.model_input_names, tokenizer.model_max_length = names, length
     return tokenizer
 
 
@@ -160,6 +162,7 @@ def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encod
     sources, targets = teacher.family.layer_list(teacher.model), student.family.layer_list(student.model)
     weights = {k: v for k, v in teacher.model.state_dict().items() if not k.startswith(f"{teacher.family.layers}.")}
     student.model.load_state_dict(weights, strict=False)
+    copied = {name: name for name in weights}
     for place, (target, layer) in enumerate(zip(targets, layers, strict=True), start=1):
         source = sources[layer - 1].state_dict()
         if source.keys() != target.state_dict().keys():
@@ -167,5 +170,7 @@ def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encod
                 f"Layer {layer} of this teacher is built otherwise than layer {place} of a student; begin the cut with layer 1."
             )
         target.load_state_dict(source)
+        there, here = teacher.family.layer_name(layer), student.family.layer_name(place)
+        copied |= {f"{here}.{name}": f"{there}.{name}" for name in source}
     cut = f"layers {', '.join(map(str, layers))} of the teacher"
-    return replace(student, source=cut, pooler_trained=teacher.pooler_trained)
+    return replace(student, source=cut, origin=student.origin.copied(copied, teacher.origin))

@@ -32,8 +32,26 @@ def read_weights(folder: Path, wanted: Callable[[str], bool] = lambda _: True) -
                 names = [name for name in content.keys() if wanted(name)]  # noqa: SIM118 (it is no mapping)
                 weights.update({name: content.get_tensor(name) for name in names})
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is broken or unreadable ({one_line(error)}); fetch it again.") from error
+            raise _unreadable(file, error) from error
     return weights
+
+
+def read_header(folder: Path) -> dict[str, str]:
+    """What is said in the header of the first file of weights in a folder.
+
+    Raises:
+        UserError: as `read_weights`.
+    """
+    file = next(_weight_files(folder))
+    try:
+        with safe_open(file, "pt") as content:
+            return dict(content.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} is broken or unreadable ({one_line(error)}); fetch it again.")
 
 
 def _weight_files(folder: Path) -> Iterator[Path]:

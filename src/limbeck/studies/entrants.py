@@ -84,7 +84,7 @@ def write_twin(recipe: Recipe, folder: Path) -> None:
         teacher_heads=recipe.objective.equal_heads,
     )
     twin, _ = apply_tail(recipe.tail, teacher, twin, recipe.objective)
-    export_student(folder, twin.model, twin.tokenizer, CARD)
+    export_student(folder, twin, CARD)
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limbeck.text import count, millions
+from limbeck.encoders.families import Family
+from limbeck.text import count, listed, millions, several
+from limbeck.training.reach import modules_of
 from limbeck.training.rows import Rows, described_rows
 
-FIRST_USE = {
-    "keep": "the last layer's attention output and feed-forward part are random",
-    "teacher": "the last layer's attention output and feed-forward part are the teacher's and were not trained with the rest",
-    "identity": "the last layer's attention output and feed-forward part add nothing yet",
-}
-"""Why a student of random weights is to be fine-tuned, by what became of its tail."""
+POOLER = f"{Family.pooler}."
+"""How names of a pooler's weights begin."""
+
+
+def first_use(summary: Mapping[str, Any]) -> str:
+    """Why a student is to be fine-tuned before its output is used, whichever pooler it has; empty if it need not be.
+
+    Args:
+        summary: what RUN/summary.json holds.
+    """
+    tail, fresh = summary["tail"]["option"], summary["student"]["init"] == "random"
+    if fresh and tail == "identity":
+        return "the last layer adds nothing to its input yet"
+    if left := modules_of(name for name in summary["untrained"]["random"] if not name.startswith(POOLER)):
+        return f"{listed(left)} {'holds' if len(left) == 1 else 'hold'} random numbers still"
+    if fresh and tail == "teacher":
+        return "the last layer behind its queries, keys and values is the teacher's and was not trained with the rest"
+    return ""
 
 
 def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -> str:
@@ -25,8 +39,8 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         remark: what sets these weights apart from the run's last ones, if they are others.
     """
     teacher, student, training = summary["teacher"], summary["student"], summary["training"]
-    parameters = student["parameters"]
-    untrained, tail = summary["untrained"], summary["tail"]
+    parameters, (first, *later) = student["parameters"], student["teachers"]
+    why = first_use(summary)
     rows = {table: Rows(**each) for table, each in summary["untrained_rows"].items()}
     lines = [
         "---",
@@ -34,10 +48,10 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         "pipeline_tag: feature-extraction",
         "tags: [limbeck, knowledge-distillation, " + summary["objective"]["name"] + "]",
         "---",
-        f"# {student['layers']}x{student['width']} student of {teacher['name']}",
+        f"# {student['layers']}x{student['width']} student of {first}",
         "",
-        f"A {student['model_type'].upper()} encoder of {student['layers']} layers and width {student['width']}, distilled with "
-        f"Limbeck by {summary['objective']['name']}.",
+        f"An encoder of type {student['model_type']}, {student['layers']} layers and width {student['width']}, distilled with "
+        f"Limbeck from {first}{''.join(f', by way of {name}' for name in later)}, by {summary['objective']['name']}.",
         *(["", remark] if remark else []),
         "",
         "```python",
@@ -48,28 +62,22 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         "```",
         "",
         '`SentenceTransformer("path/to/this/folder")` loads it with mean pooling, not normalised.',
-        *(
-            [
-                "",
-                f"**Fine-tune it before you use its output**: {FIRST_USE[tail['option']]}.",
-            ]
-            if student["init"] == "random" and tail["option"] in FIRST_USE
-            else []
-        ),
+        *(["", f"**Fine-tune it before you use its output**: {why}."] if why else []),
         "",
         "## Size",
         "",
-        "| | teacher | student |",
+        f"| | teacher{f' ({later[-1]})' if later else ''} | student |",
         "| --- | --- | --- |",
         f"| shape | {teacher['shape']} | {student['shape']} |",
         *(
             f"| {name} parameters | {millions(teacher['parameters'][part])} | {millions(parameters[part])} |"
             for name, part in (("embedding", "embedding"), ("Transformer", "transformer"), ("pooler", "pooler"), ("all", "total"))
+            if teacher["parameters"][part] or parameters[part]
         ),
         "",
         "## Training",
         "",
-        f"- {count(training['steps'])} steps, {count(training['tokens'])} tokens, {training['seconds']:.0f} seconds "
+        f"- {several(training['steps'], 'step')}, {several(training['tokens'], 'token')}, {training['seconds']:.0f} seconds "
         f"({count(training['tokens_per_second'])} tokens/s) in {training['precision']} on {training['device']}",
         *(
             [f"- loss at the start {training['first_loss']:.4f}, at the end {training['last_loss']:.4f}"]
@@ -84,10 +92,9 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         "",
         "## What was not trained",
         "",
-        f"The objective's gradient does not reach {len(untrained['out_of_reach'])} tensors behind the features it reads "
-        + _out_of_reach(tail, student["init"]),
-        f"Never trained were {described_rows(rows)}: the text has no such token, place or segment.",
-        f"The pooler's weights {'come from the teacher' if student['pooler_trained'] else 'are random: train it before use'}.",
+        _out_of_reach(summary["untrained"]["out_of_reach"], summary["tail"], student["init"]),
+        f"Never trained in this run were {described_rows(rows)}: no sequence that it read has such a token, place or segment.",
+        *([_pooler(trained=student["pooler_trained"])] if parameters["pooler"] else []),
         "",
         "Made with " + ", ".join(f"{name} {version}" for name, version in summary["versions"].items()) + ".",
         "",
@@ -95,15 +102,24 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
     return "\n".join(lines)
 
 
-def _out_of_reach(tail: Mapping[str, Any], init: str) -> str:
+def _out_of_reach(names: Sequence[str], tail: Mapping[str, Any], init: str) -> str:
     """Which tensors these are, and what they hold."""
-    behind = "(the last layer's attention output and feed-forward part, and the pooler); "
-    kept = f"they keep the weights they began with ({init})."
-    return {
-        "keep": behind + kept,
-        "teacher": f"{behind}{tail['copied']} of them were copied from the teacher, {tail['not_copied']} could not be and keep "
-        f"the weights they began with ({init}).",
-        "identity": f"{behind}the last layer's output projections were set to zero, so that it passes its input on.",
-        "hidden": f"(the pooler); {kept} A small term of hidden states, which is not the papers', trained the last layer's "
-        "attention output and feed-forward part.",
-    }[tail["option"]]
+    kept = f"keep the weights they began with ({init})"
+    held: str = {
+        "keep": f"these {kept}.",
+        "teacher": f"{tail['copied']} of them were copied from the teacher, and {tail['not_copied']} could not be and {kept}.",
+        "identity": f"these {kept}, but for the last layer's output projections, which were set to zero, so that it passes its "
+        "input on.",
+        "hidden": f"these {kept}.",
+    }[str(tail["option"])]
+    reached = f"The objective's gradient does not reach {several(len(names), 'tensor')} ({listed(modules_of(names))}); {held}"
+    if not names:
+        reached = "The objective's gradient reaches every tensor."
+    if tail["option"] == "hidden":
+        reached += " A small term of hidden states, which is not the papers', trained the last layer to its end."
+    return reached
+
+
+def _pooler(*, trained: bool) -> str:
+    whence = "come from a trained model" if trained else "are random: train it before use"
+    return f"The pooler was not trained in this run; its weights {whence}."

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from limbeck.data.batches import PackedSource
 from limbeck.encoders.loading import Encoder
+from limbeck.encoders.origin import Origin
 from limbeck.objectives.base import Mimicry
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, plain, yaml_text
-from limbeck.text import count, millions
-from limbeck.training.card import model_card
+from limbeck.text import millions, several
+from limbeck.training.card import first_use, model_card
 from limbeck.training.folder import RunFolder
 from limbeck.training.loop import Loop
 from limbeck.training.reach import modules_of
@@ -44,28 +45,33 @@ class DistillationParts(Parts[Recipe]):
         recipe = self.recipe
         for role, encoder in (("teacher", self.teacher), ("student", self.student)):
             size = millions(encoder.parameters.total)
-            reporter.fact(role, f"{encoder.shape}, {size} parameters, {encoder.source}")
+            reporter.fact(role, f"{encoder.shape}, {encoder.shape.model_type}, {size} parameters, {encoder.source}")
         reporter.fact("objective", str(self.objective))
         size = f"{recipe.batch_size} x {recipe.max_length}"
         reporter.fact(
             "training",
-            f"{count(recipe.steps or 0)} steps of {size} tokens, {recipe.micro_batch_size} sequences at a time, "
-            f"{recipe.precision}",
+            f"{several(recipe.steps or 0, 'step')} of {size} tokens, {several(int(recipe.micro_batch_size), 'sequence')} at a "
+            f"time, {recipe.precision}, packing {recipe.packing}",
         )
         modules = ", ".join(modules_of(unreached)) or "none"
-        reporter.fact("untrained", f"{len(unreached)} tensors, which this objective cannot reach: {modules}")
+        reporter.fact("untrained", f"{several(len(unreached), 'tensor')}, which this objective cannot reach: {modules}")
         if recipe.tail != "keep":
             reporter.fact("tail", str(self.tail))
+
+    def outcome(self, unreached: list[str]) -> Encoder:
+        """The student with the names of its teachers, and of what stays random."""
+        teachers = (*self.teacher.origin.teachers, public_name(self.teacher.source))
+        return replace(self.student, origin=Origin(teachers, self.student.origin.random.intersection(unreached)))
 
     def finish(self, loop: Loop, folder: RunFolder, unreached: list[str]) -> dict[str, Any]:
         """The summary."""
         device = str(loop.accelerator.device)
         rows = untrained_rows(self.text, self.student, loop.progress.examples)
         loop.reporter.fact("rows", f"never trained: {described_rows(rows)}")
-        return summarise(
+        summary = summarise(
             self.recipe,
             self.teacher,
-            self.student,
+            self.outcome(unreached),
             self.text,
             unreached,
             self.tail,
@@ -76,6 +82,9 @@ class DistillationParts(Parts[Recipe]):
             loop.best,
             self.fingerprints,
         )
+        if why := first_use(summary):
+            loop.reporter.say(f"Fine-tune the student before you use its output: {why}.")
+        return summary
 
     def card(self, summary: Mapping[str, Any], remark: str = "") -> str:
         """The student's README.md."""

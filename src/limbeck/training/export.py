@@ -6,30 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from limbeck.encoders.loading import no_progress_bars
+from limbeck.encoders.loading import Encoder, no_progress_bars
+from limbeck.encoders.origin import Origin, write_origin
 from limbeck.training.folder import write_directory
 
 
-def export_student(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: str) -> None:
+def export_student(folder: Path, student: Encoder, card: str) -> None:
     """Write weights, configuration, tokenizer and card; nothing is left if the folder does not load again as it was.
 
     Args:
         folder: replaced if it exists.
-        model: the student, on any device.
-        tokenizer: the student's.
+        student: on any device.
         card: the text of README.md.
 
     Raises:
         RuntimeError: the folder that was written loads with other weights.
     """
-    model.cpu().eval()
+    model = student.model.cpu().eval()
     model.config.architectures = [type(model).__name__]
 
     def fill(target: Path) -> None:
         model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
+        if student.origin != Origin():
+            write_origin(target, student.origin)
+        student.tokenizer.save_pretrained(target)
         (target / "README.md").write_text(card, encoding="utf-8")
         _check_reload(target, model)
 

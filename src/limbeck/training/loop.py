@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from limbeck.data.batches import Batch, on_device, valid_tokens
+from limbeck.encoders.loading import Encoder
 from limbeck.errors import CheckFailed, Interrupted, UserError
 from limbeck.progress import Reporter
 from limbeck.training.best import Best
@@ -74,12 +74,12 @@ class Loop:
         stage: Stage,
         plan: Plan,
         run: RunFolder,
-        tokenizer: PreTrainedTokenizerBase,
+        encoder: Encoder,
         reporter: Reporter,
         trackers: Trackers,
         stamp: Stamp,
     ) -> None:
-        self.stage, self.plan, self.run, self.tokenizer, self.reporter = stage, plan, run, tokenizer, reporter
+        self.stage, self.plan, self.run, self.encoder, self.reporter = stage, plan, run, encoder, reporter
         self.trackers, self.stamp = trackers, stamp
         self.accelerator = make_accelerator(plan.precision)
         self.student = stage.module.student
@@ -278,7 +278,7 @@ class Loop:
         if self.accelerator.is_main_process:
             state = State(self.progress, self.stamp, self.tally.plain(), self.tally.steps, self.best)
             optimizer, keep = self.optimizer.optimizer, self.plan.keep_checkpoints
-            save_checkpoint(self.run.checkpoints, state, self.student, self.tokenizer, optimizer, keep)
+            save_checkpoint(self.run.checkpoints, state, self.student, self.encoder.tokenizer, optimizer, keep)
         self.accelerator.wait_for_everyone()
 
     def _write_best(self) -> None:
@@ -287,7 +287,7 @@ class Loop:
             # Exporting moves a model to the processor and ends its training.
             student = copy.deepcopy(self.student)
             self.stage.module.finish(student)
-            export_student(self.run.best, student, self.tokenizer, self.best_remark() + "\n")
+            export_student(self.run.best, replace(self.encoder, model=student), self.best_remark() + "\n")
         self.accelerator.wait_for_everyone()
 
 

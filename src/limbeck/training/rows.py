@@ -12,7 +12,7 @@ from torch import nn
 
 from limbeck.data.batches import PackedSource
 from limbeck.encoders.loading import Encoder
-from limbeck.text import count
+from limbeck.text import count, several
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def untrained_rows(source: PackedSource, student: Encoder, examples: int) -> dic
 
 def described_rows(rows: dict[str, Rows]) -> str:
     """In words: 23,123 of 30,522 vocabulary rows, 480 of 512 positions, 1 of 2 segments."""
-    names = {"vocabulary": "vocabulary rows"}
+    nouns = {"vocabulary": "vocabulary row", "positions": "position", "segments": "segment"}
     return ", ".join(
-        f"{count(each.untrained)} of {count(each.total)} {names.get(table, table)}" for table, each in rows.items() if each.total
+        f"{count(each.untrained)} of {several(each.total, nouns[table])}" for table, each in rows.items() if each.total
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -13,6 +13,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from limbeck.encoders.loading import Encoder
+from limbeck.encoders.origin import Origin
 from limbeck.errors import UserError
 from limbeck.progress import Reporter
 from limbeck.recipe import write_recipe
@@ -41,7 +42,7 @@ class Run:
     """The run directory."""
     student: Path
     """The student, a Hugging Face folder."""
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(repr=False)
     """What RUN/summary.json holds."""
 
 
@@ -64,6 +65,10 @@ class Parts(ABC, Generic[RecipeT]):
     @abstractmethod
     def announce(self, unreached: list[str], reporter: Reporter) -> None:
         """Tell what the run is made of."""
+
+    def outcome(self, unreached: list[str]) -> Encoder:
+        """The student with what is to be remembered of it, once it is trained: by default nothing."""
+        return replace(self.student, origin=Origin())
 
     @abstractmethod
     def finish(self, loop: Loop, folder: RunFolder, unreached: list[str]) -> dict[str, Any]:
@@ -245,8 +250,8 @@ def _train(
             "finds the faster one"
         )
     trackers = Trackers(parts.recipe, folder, reporter)
-    tokenizer = parts.student.tokenizer
-    loop = Loop(parts.stage, Plan.of(parts.recipe, begun), folder, tokenizer, reporter, trackers, stamp)
+    student = parts.outcome(unreached)
+    loop = Loop(parts.stage, Plan.of(parts.recipe, begun), folder, student, reporter, trackers, stamp)
     loop.resume(
         checkpoint,
         resuming.changes(checkpoint.state.stamp.conditions if checkpoint else resuming.layout(begun), stamp.conditions),
@@ -254,8 +259,8 @@ def _train(
     loop.train()
     summary = parts.finish(loop, folder, unreached)
     if loop.accelerator.is_main_process:
-        parts.stage.module.finish(parts.student.model)
-        export_student(folder.student, parts.student.model, tokenizer, parts.card(summary))
+        parts.stage.module.finish(student.model)
+        export_student(folder.student, student, parts.card(summary))
         if folder.best.is_dir():
             write_file(folder.best / "README.md", parts.card(summary, loop.best_remark()))
         folder.write_summary(summary)

@@ -41,7 +41,12 @@ def summarise(
     held_out = [record for record in log if "holdout_loss" in record]
     return {
         "teacher": {"name": public_name(teacher.source), **encoder_facts(teacher)},
-        "student": {**encoder_facts(student), "init": student.source, "pooler_trained": student.pooler_trained},
+        "student": {
+            **encoder_facts(student),
+            "init": public_name(student.source),
+            "teachers": list(student.origin.teachers),
+            "pooler_trained": student.pooler_trained,
+        },
         "objective": plain(recipe)["objective"],
         "text": _text(source, recipe),
         "training": training_facts(progress, recipe.precision, device, log),
@@ -49,7 +54,7 @@ def summarise(
             name.removeprefix("holdout_"): value for name, value in (held_out[-1] if held_out else {}).items() if name != "step"
         },
         "best": {} if best.step is None else {"step": best.step, "loss": best.value},
-        "untrained": {"out_of_reach": out_of_reach},
+        "untrained": {"out_of_reach": out_of_reach, "random": sorted(student.origin.random)},
         "tail": {"option": tail.option, "copied": tail.copied, "not_copied": tail.not_copied},
         "untrained_rows": {table: asdict(each) for table, each in rows.items()},
         "fingerprints": dict(fingerprints),

@@ -62,7 +62,7 @@ def apply_tail(option: str, teacher: Encoder, student: Encoder, objective: Mimic
     if option == "teacher":
         return _copied(teacher, student, layer, unread)
     if option == "identity":
-        _pass_on(student, unread)
+        student = _pass_on(student, unread)
     return student, Tail(option, layer=layer)
 
 
@@ -80,21 +80,26 @@ def _copied(teacher: Encoder, student: Encoder, layer: int, unread: Sequence[str
             f"hidden, which works at any width, or a student of width {teacher.shape.width}."
         )
     ours, theirs = dict(student.model.named_parameters()), dict(teacher.model.named_parameters())
-    last, mimicked = f"{student.family.layers}.{student.shape.layers - 1}.", f"{teacher.family.layers}.{layer - 1}."
+    last, mimicked = f"{student.family.layer_name(student.shape.layers)}.", f"{teacher.family.layer_name(layer)}."
     pooler = f"{student.family.pooler}."
     wanted = [name for name in unread if teacher.pooler_trained or not name.startswith(pooler)]  # a random one is no gain
-    sources = {name: theirs.get(mimicked + name.removeprefix(last) if name.startswith(last) else name) for name in wanted}
-    fitting = {name: source for name, source in sources.items() if source is not None and source.shape == ours[name].shape}
+    sources = {name: mimicked + name.removeprefix(last) if name.startswith(last) else name for name in wanted}
+    fitting = {name: source for name, source in sources.items() if source in theirs and theirs[source].shape == ours[name].shape}
+    if not fitting:
+        raise UserError(
+            f"--tail teacher: a {teacher.shape.model_type} teacher has nothing that fits behind what a "
+            f"{student.shape.model_type} student's objective reads; use --tail hidden, which works for any two families."
+        )
     for name, source in fitting.items():
-        ours[name].copy_(source)
-    trained = student.pooler_trained or any(name.startswith(pooler) for name in fitting)
-    return replace(student, pooler_trained=trained), Tail("teacher", len(fitting), len(wanted) - len(fitting), layer)
+        ours[name].copy_(theirs[source])
+    tail = Tail("teacher", len(fitting), len(wanted) - len(fitting), layer)
+    return replace(student, origin=student.origin.copied(fitting, teacher.origin)), tail
 
 
 @torch.no_grad()
-def _pass_on(student: Encoder, unread: Sequence[str]) -> None:
+def _pass_on(student: Encoder, unread: Sequence[str]) -> Encoder:
     """Let the last layer add nothing to what it is given; norms behind the sum, as BERT has them, remain."""
-    last = f"{student.family.layers}.{student.shape.layers - 1}"
+    last = student.family.layer_name(student.shape.layers)
     parameters = {
         name: parameter
         for output in student.family.outputs
@@ -107,3 +112,4 @@ def _pass_on(student: Encoder, unread: Sequence[str]) -> None:
         )
     for parameter in parameters.values():
         parameter.zero_()
+    return replace(student, origin=replace(student.origin, random=student.origin.random - parameters.keys()))
