@@ -1,6 +1,7 @@
 """`limbeck describe`: the facts of an encoder, and that what it offers can be had."""
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -9,6 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 import limbeck
 from limbeck.cli import main
+from limbeck.encoders.families import FAMILIES
+from limbeck.encoders.loading import load_encoder
+from limbeck.encoders.shape import StudentShape
+from limbeck.encoders.students import build_student
 from limbeck.objectives import METHODS
 from limbeck.studies.describe import TokenizerFacts, _tokenizer_facts, describe
 
@@ -72,15 +77,34 @@ def test_what_is_offered_can_be_had(save_bert, tmp_path, method):
     assert run.summary["student"]["shape"] == match.student == "2x32:128/4"
 
 
-def test_the_command_says_it_to_people_and_to_programs(minilm, capsys):
+def test_the_command_says_it_to_people_and_to_programs(minilm, capsys, monkeypatch):
     assert main(["describe", str(minilm)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    assert "WordPiece, 30,522 tokens, lower-casing" in text
+    assert f"source          {minilm} " in text  # in a pipe no line is broken
+    for name, value in {"TTY_COMPATIBLE": "1", "NO_COLOR": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["describe", str(minilm)]) == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("WordPiece, 30,522 tokens, lower-casing" in line for line in lines)
     assert main(["describe", str(minilm), "--json"]) == 0
     assert capsys.readouterr().out == json.dumps(asdict(limbeck.describe(minilm))) + "\n"
     assert main(["describe", str(minilm), "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_families_that_it_names_can_all_be_students(save_bert, tmp_path):
+    folder = save_bert(tmp_path)
+    teacher = load_encoder(folder)
+    families = describe(folder).families
+    for name in (name for family in FAMILIES for name in family.model_types):
+        if name in families:
+            assert build_student(teacher, StudentShape(1, 32), "random", 0, family=name).shape.model_type == name
+        else:
+            with pytest.raises(limbeck.UserError):
+                build_student(teacher, StudentShape(1, 32), "random", 0, family=name)
+    assert {"bert", "modernbert"} <= {*families}
+    assert "mpnet" not in families  # which knows no other padding id than 1
 
 
 @pytest.mark.parametrize(

@@ -161,16 +161,21 @@ def test_what_is_printed_is_the_whole_recipe_as_a_file(name, tmp_path, capsys):
     assert "corpus" not in about.fields
 
 
-def test_the_list_names_every_recipe_with_paper_and_teacher(capsys):
+def test_the_list_names_every_recipe_with_paper_and_teacher(capsys, monkeypatch):
     assert main(["recipes"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert main(["recipes", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in told] == recipes.names()
-    for each in told:
-        assert each["name"] in printed
-        assert each["fields"]["teacher"] in printed
-        assert "\n" not in each["description"]
+    assert [each["name"] for each in told] == [name for name, *_ in lines] == recipes.names()
+    for each, (_, description, source) in zip(told, lines, strict=True):
+        assert each["description"] == description
+        assert source == "; ".join([*([each["paper"]] if each["paper"] else []), f"teacher {each['fields']['teacher']}"])
+    for name, value in {"TTY_COMPATIBLE": "1", "NO_COLOR": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["recipes"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(each["name"] in shown for each in told)
 
 
 def test_no_recipe_repeats_what_its_base_says():

@@ -18,10 +18,18 @@ LINES = 20
 """About how many plain lines a run prints where there is no terminal."""
 NAMES = 10
 """Columns for the name of a fact."""
+WIDE = 1000
+"""Columns of a file or a pipe, where lines are not to be broken."""
 LARGE = 20_000_000
 """Bytes of text from which on a person wants to hear how far tokenising is."""
 ROOM_FOR_A_BAR = 80
 """Columns of a terminal from which on there is room for a bar beside the figures."""
+
+
+def printer(*, quiet: bool = False) -> Console:
+    """What prints results to standard output: as wide as a terminal is, and as wide as they are where there is none."""
+    console = Console(highlight=False, quiet=quiet)
+    return console if console.is_terminal else Console(highlight=False, quiet=quiet, width=WIDE)
 
 
 class Reporter:

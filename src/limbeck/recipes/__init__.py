@@ -1,7 +1,8 @@
 """Recipes that ship with Limbeck: the papers' settings, and two for a first try.
 
 A file holds a recipe's fields, and what is said of it: ``description``, a line; ``paper``, where the paper has it; ``notes``,
-what the paper does not state. ``base`` names a file in ``shared`` whose fields and notes it takes over.
+what the paper states beside its tables, or does not state. ``base`` names a file in ``shared`` whose fields and notes it takes
+over.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck._settings import nearest
 from limbeck.errors import UserError
 from limbeck.recipe import read_recipe, yaml_text
+from limbeck.text import nearest
 
 FOLDER = Path(__file__).parent
 
@@ -29,7 +30,7 @@ class Shipped:
     paper: str
     """Paper, section and table; empty if it is of no paper."""
     notes: tuple[str, ...]
-    """What the paper does not state, and what is done instead."""
+    """What the paper states beside its tables, or does not state, and what is done then."""
     fields: Mapping[str, Any]
     """As a recipe file has them; the corpus is the user's to name."""
 
@@ -84,14 +85,24 @@ def find(recipe: str | Path) -> dict[str, Any]:
 
 
 def show_recipes(recipes: Sequence[Shipped]) -> None:
-    """Print what each recipe is, for a person."""
-    from rich.console import Console  # whoever only looks for a file of recipes need not wait for it
-    from rich.table import Table
+    """Print what each recipe is: two lines each for a person, one with tabs where the output goes elsewhere."""
+    from rich.table import Table  # whoever only looks for a file of recipes need not wait for it
 
+    from limbeck.progress import printer
+
+    console = printer()
+    if not console.is_terminal:  # for grep and the like
+        for recipe in recipes:
+            print(recipe.name, recipe.description, _source(recipe), sep="\t")
+        return
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for recipe in recipes:
         table.add_row(recipe.name, recipe.description)
-        table.add_row("", "; ".join([*([recipe.paper] if recipe.paper else []), f"teacher {recipe.fields['teacher']}"]))
-    Console(highlight=False).print(table)
+        table.add_row("", _source(recipe))
+    console.print(table)
+
+
+def _source(recipe: Shipped) -> str:
+    return "; ".join([*([recipe.paper] if recipe.paper else []), f"teacher {recipe.fields['teacher']}"])

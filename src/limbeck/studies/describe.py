@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 from limbeck.encoders.configuration import student_config
 from limbeck.encoders.cost import Parameters, count_parameters, layer_flops, weight_bytes
-from limbeck.encoders.loading import load_encoder
+from limbeck.encoders.families import FAMILIES
+from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
 from limbeck.errors import UserError
 from limbeck.kernels.heads import common_divisors
 from limbeck.objectives import METHODS
 from limbeck.objectives.base import Mimicry
-from limbeck.text import count, millions
+from limbeck.progress import printer
+from limbeck.text import count, millions, several
 
 USUAL = ("12x384", "6x768", "6x384", "4x384", "3x384")
 """Students of the papers, and one that is quick to make."""
@@ -77,6 +79,8 @@ class Description:
     """Numbers of relation heads that divide the widths of queries, keys and values."""
     equal_head_widths: list[int]
     """Widths of students that can have as many attention heads as the teacher."""
+    families: list[str]
+    """Of students with this teacher's tokenizer: what --family may say."""
     students: list[StudentFacts]
     matches: list[Match]
     """Every objective with every student."""
@@ -104,9 +108,21 @@ def describe(model: str | Path) -> Description:
         megabytes=weight_bytes(parameters.total) / 1e6,
         relation_heads=common_divisors(*map(shape.feature_width, "qkv")),
         equal_head_widths=list(range(shape.heads, shape.width + 1, shape.heads)),
+        families=_families(encoder),
         students=[_student_facts(student, config, parameters.total) for student in students],
         matches=[_match(method(), student, config) for method in METHODS for student in students],
     )
+
+
+def _families(teacher: Encoder) -> list[str]:
+    """The families in the table whose students can have this teacher's tokenizer."""
+    small, config = StudentShape(1, 64, heads=1), teacher.model.config
+    possible = []
+    for name in (name for family in FAMILIES for name in family.model_types):
+        with suppress(UserError):
+            student_config(small, config, family=name, tokenizer=teacher.tokenizer)
+            possible.append(name)
+    return possible
 
 
 def _usual_students(teacher: EncoderShape) -> list[StudentShape]:
@@ -166,7 +182,7 @@ def _tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> TokenizerFacts:
 
 def show_description(description: Description) -> None:
     """Print a description for a person."""
-    console = Console(highlight=False)
+    console = printer()
     console.print(_facts(description))
     console.print(_students(description))
     console.print(_objectives(description))
@@ -180,7 +196,11 @@ def _facts(description: Description) -> Table:
         ("source", description.source),
         ("encoder", f"{shape.model_type}, {shape.layers} layers of {shape.heads} heads, {head}"),
         ("widths", f"hidden {shape.width}, feed-forward {shape.feed_forward}"),
-        ("input", f"{count(shape.positions)} positions, {shape.segments} segments, {count(shape.vocabulary)} vocabulary rows"),
+        (
+            "input",
+            f"{count(shape.positions)} positions, {several(shape.segments, 'segment')}, "
+            f"{count(shape.vocabulary)} vocabulary rows",
+        ),
         (
             "tokenizer",
             f"{tokenizer.kind}, {count(tokenizer.tokens)} tokens, {'lower-casing' if tokenizer.lower_case else 'case kept'}",
@@ -192,6 +212,7 @@ def _facts(description: Description) -> Table:
             f"{description.megabytes:.1f} MB in float32",
         ),
         ("relation heads", ", ".join(map(str, description.relation_heads))),
+        ("families", f"--family {', '.join(description.families)}"),
         ("equal heads", f"students whose width is a multiple of {shape.heads}, up to {description.equal_head_widths[-1]}"),
     ):
         table.add_row(name, text)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from limbeck._settings import flag, no_duplicates
 from limbeck.encoders.loading import load_encoder
 from limbeck.errors import UserError
-from limbeck.progress import Reporter
+from limbeck.progress import Reporter, printer
 from limbeck.recipe import validate
 from limbeck.report import Measured, Results, plain, show, write_results
 from limbeck.studies.entrants import Entrant, list_entrants, named_source, write_twin
@@ -130,7 +129,7 @@ def evaluate(
         results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), said)
         write_results(results, folder, reporter.say)
     if not quiet:
-        show(results, Console(highlight=False))
+        show(results, printer())
     return plain(results)
 
 

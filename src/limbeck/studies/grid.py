@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from limbeck.encoders.loading import load_encoder
 from limbeck.errors import UserError
-from limbeck.progress import Reporter
+from limbeck.progress import Reporter, printer
 from limbeck.recipe import validate
 from limbeck.tasks.finetune import run_finetuning
 from limbeck.tasks.predict import TaskEvaluation
@@ -271,7 +270,7 @@ def show_grid(result: Mapping[str, Any]) -> None:
         table.add_column(name, justify="right")
     for entry, row in zip(result["combinations"], rows, strict=True):
         table.add_row(*row, style="bold" if entry == result["best"] and len(rows) > 1 else "")
-    console = Console(highlight=False)
+    console = printer()
     console.print(table)
     console.print(result["selection"], markup=False)
 

@@ -25,6 +25,7 @@ from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.encoders.students import build_student
 from limbeck.errors import UserError
+from limbeck.progress import printer
 from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.recipes import shipped
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
@@ -101,7 +102,7 @@ def quickstart(
         {**shipped("quick-cpu"), "teacher": teacher_folder, "corpus": [WIKIPEDIA], "holdout": WIKIPEDIA_HELD_OUT},
     )
     run = run_recipe(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
-    console = Console(quiet=quiet, highlight=False)
+    console = printer(quiet=quiet)
     Console(stderr=True, quiet=quiet, highlight=False).print("measuring teacher, undistilled cut and student ...")
     rows = compare(run, scored)
     write_file(run.path / COMPARISON, json.dumps([asdict(row) for row in rows], indent=2) + "\n")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from limbeck.progress import printer
 
 
 def show_scores(summary: Mapping[str, Any]) -> None:
@@ -29,7 +30,7 @@ def show_scores(summary: Mapping[str, Any]) -> None:
     else:
         for metric in metrics:
             table.add_row(metric.replace("_", " "), *(shown(metric, scores.get(metric)) for scores in scored.values()))
-    Console(highlight=False).print(table)
+    printer().print(table)
 
 
 def shown(metric: str, value: float | None) -> str:
