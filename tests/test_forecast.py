@@ -34,6 +34,7 @@ from limbeck.training.memory import (
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.table import TableGradient
+from runs import content
 
 TINY = {"student": "2x32", "init": "layers", "steps": 6, "batch_size": 8, "max_length": 16, "precision": "float32"}
 
@@ -257,8 +258,8 @@ def test_limits_of_this_and_all_outer_control_groups_count(version, monkeypatch,
     def group(path, most, used, cached):
         folder = tmp_path / "groups" / controller / path
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in ((limit, most), (usage, used), ("memory.stat", f"anon 5\n{cache} {cached}")):
-            (folder / name).write_text(f"{content}\n")
+        for name, value in ((limit, most), (usage, used), ("memory.stat", f"anon 5\n{cache} {cached}")):
+            (folder / name).write_text(f"{value}\n")
 
     before = available_memory(torch.device("cpu"))
     assert before > 10**7
@@ -402,7 +403,6 @@ def test_the_command_says_it_to_people_and_to_programs(recipe, tmp_path, capsys)
     lines = capsys.readouterr().out.splitlines()
     for name in ("teacher", "student", "trained", "untrained", "training", "operations", "memory", "time", "disk"):
         assert any(line.startswith(name) for line in lines), name
-    assert max(map(len, lines)) <= 80
     assert main([*arguments(recipe(), tmp_path), "--dry-run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told.keys() == asdict(limbeck.forecast(recipe(), tmp_path / "run", quiet=True)).keys()
@@ -412,13 +412,51 @@ def test_the_command_says_it_to_people_and_to_programs(recipe, tmp_path, capsys)
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_needs_no_directory_and_a_run_does(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = content(tmp_path)
+    *given, _, _ = arguments(recipe(), tmp_path)
+    assert main([*given, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 6
+    assert main(given) == 2
+    assert "-o is required" in capsys.readouterr().err
+    assert content(tmp_path) == before
+
+
+def test_of_several_stages_the_sum_is_told(recipe, tmp_path, capsys):
+    arguments_ = [*arguments(recipe(), tmp_path), "--assistant", "2x16/4", "--init", "random", "--dry-run"]
+    assert main([*arguments_, "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    assert [*stages] == ["assistant", "student"]
+    assert main(arguments_) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (total,) = (lines[place + 1] for place, line in enumerate(lines) if line == "all stages")
+    assert total.endswith(f"{size(sum(each['disk']['total'] for each in stages.values()))} on disk")
+
+
+def test_an_end_that_is_asked_for_in_a_dry_run_speaks_of_no_checkpoints(recipe, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("limbeck.training.distill.make_forecast", interrupted)
+    assert main([*arguments(recipe(), tmp_path), "--dry-run"]) == 130
+    assert capsys.readouterr().err.endswith("limbeck: interrupted; nothing was trained\n")
+
+
+def test_what_memory_is_at_its_highest_for_is_told(recipe, tmp_path):
+    memory = limbeck.forecast(recipe(), tmp_path / "run", quiet=True).memory
+    training = memory.resident + memory.moments + memory.table + memory.step + memory.holes
+    assert memory.peak == max(memory.outside, training)
+
+
 def arguments(recipe, folder):
     flags = [part for name, value in TINY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     return ["distill", "--teacher", recipe.teacher, "--corpus", *recipe.corpus, *flags, "-o", str(folder / "run")]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.3761, "0.38 s"), (4.23, "4.2 s"), (200, "3 min"), (3600 * 5 + 60 * 12 + 7, "5 h 12 min")]
+    ("seconds", "text"),
+    [(0.3761, "0.38 s"), (4.23, "4.2 s"), (200, "3 min"), (3600 * 5 + 60 * 12 + 7, "5 h 12 min"), (3600 * 100, "4 days 4 h")],
 )
 def test_times_are_written_for_people(seconds, text):
     assert duration(seconds) == text

@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 from safetensors import SafetensorError
 
 from limbeck import __version__
-from limbeck._settings import Setting, Spelling, described_settings, flag, nearest
+from limbeck._settings import Setting, Spelling, described_settings, flag
 from limbeck.errors import CheckFailed, UserError
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe, read_recipe, read_value, validate
 from limbeck.stages import LENGTHS, StagedRecipe, override, recipe_of
 from limbeck.tasks.protocols import names as protocol_names
 from limbeck.tasks.recipe import FineTuning
-from limbeck.text import one_line
+from limbeck.text import nearest, one_line
 
 REPEATED = {
     "corpus": "PATH",
@@ -222,7 +222,9 @@ def _add_recipes(commands: Any) -> None:
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="check everything and say what the run would need; write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check everything and say what the run would need; train and write nothing"
+    )
 
 
 def _add_finetune(commands: Any) -> None:
@@ -348,11 +350,11 @@ def _add_describe(commands: Any) -> None:
 
 
 def _add_destination(parser: argparse.ArgumentParser, default: Path | None = None, metavar: str = "RUN") -> None:
-    shown = "" if default is None else f" ({default})"
+    dry_run = any(action.dest == "dry_run" for action in parser._actions)
+    shown = f" ({default})" if default else " (not needed for --dry-run)" if dry_run else ""
+    required = default is None and not dry_run
     what = "the run directory" if metavar == "RUN" else "the directory of the results"
-    parser.add_argument(
-        "-o", "--output", type=_path, metavar=metavar, required=default is None, default=default, help=f"{what}{shown}"
-    )
+    parser.add_argument("-o", "--output", type=_path, metavar=metavar, required=required, default=default, help=f"{what}{shown}")
     parser.add_argument(
         "--resume", choices=("never", "auto"), default="never", help=f"auto: go on with what is in {metavar}, if anything"
     )
@@ -528,7 +530,12 @@ def _dry_run(recipe: Recipe | StagedRecipe, parsed: argparse.Namespace) -> dict[
     from limbeck.training.distill import ALONE, forecast_stages
     from limbeck.training.forecast import show_forecasts
 
-    told = forecast_stages(recipe, **_destination(parsed))
+    if parsed.output is None:
+        parsed.output = Path(f"dry-run-{os.getpid()}")  # where the disk is looked at, and nothing is written
+    try:
+        told = forecast_stages(recipe, **_destination(parsed))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; nothing was trained") from None
     if not (parsed.json or parsed.quiet):
         show_forecasts(told)
     return asdict(told[ALONE]) if ALONE in told else {"stages": {stage: asdict(each) for stage, each in told.items()}}
@@ -568,4 +575,6 @@ def _describe(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _destination(parsed: argparse.Namespace) -> dict[str, Any]:
+    if parsed.output is None:
+        raise UserError("-o is required; name the run's directory.")
     return {name: getattr(parsed, name) for name in ("output", "resume", "overwrite", "quiet")}

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from limbeck._settings import Spelling, nearest, settings
+from limbeck._settings import Spelling, settings
 from limbeck.errors import UserError
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe, plain, validate
+from limbeck.text import nearest
 
 BEFORE = "stage"
 """As a teacher the student of the stage before, as a start its weights."""
@@ -160,6 +161,8 @@ def _stage_at(values: Mapping[str, Any], key: str) -> dict[str, Any]:
             return own
     names = [name for name, _ in stages]
     known = f"its stages are {', '.join(names)}" if stages else "it has no stages"
+    if not stages and values.get("assistant", "none") != "none":
+        known += ", and its assistant is made of the fields that it has"
     raise UserError(f"{key}: the recipe has no stage {wanted!r}, {known}{nearest(wanted, names) or '.'}")
 
 

@@ -167,6 +167,7 @@ def _planned(recipe: Recipe | StagedRecipe, output: str | Path, *, quiet: bool) 
 
 
 def _forecast(look: Look) -> Forecast:
+    look.reporter.say("trying a few steps")
     unreached, memory = make_ready(look.parts, look.folder)
     plan, done = Plan.of(look.parts.recipe, look.begun or look.parts.recipe), Progress()
     if look.begun is not None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -18,7 +17,8 @@ from limbeck.data.batches import Batch, on_device
 from limbeck.encoders.capture import Wants
 from limbeck.encoders.cost import flop_counter
 from limbeck.encoders.shape import EncoderShape
-from limbeck.text import count, duration, millions, size
+from limbeck.progress import printer
+from limbeck.text import duration, millions, several, size
 from limbeck.training.checkpoint import Progress
 from limbeck.training.disk import Disk, disk_needed
 from limbeck.training.distillation import DistillationParts
@@ -79,7 +79,7 @@ class Tensors:
         return cls(len(chosen), sum(parameter.numel() for parameter in chosen.values()), modules_of(chosen))
 
     def __str__(self) -> str:
-        return f"{self.tensors} tensors, {millions(self.parameters)} parameters"
+        return f"{several(self.tensors, 'tensor')}, {millions(self.parameters)} parameters"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ class Bytes:
     table: int
     step: int
     holes: int
+    outside: int
+    """At its highest outside of training: while models and text are read, checks are made and the student is saved."""
     peak: int
     available: int
     """What this process may hold in all."""
@@ -188,6 +190,7 @@ def make_forecast(parts: DistillationParts, plan: Plan, unreached: list[str], me
             table=memory.table,
             step=memory.step(micro_batch, accumulates=accumulates),
             holes=memory.lost(micro_batch, accumulates=accumulates),
+            outside=memory.outside,
             peak=memory.peak(micro_batch, accumulates=accumulates),
             available=memory.resident + available_memory(device),
         ),
@@ -300,12 +303,19 @@ def _device(stage: Stage) -> torch.device:
 
 def show_forecasts(told: Mapping[str, Forecast]) -> None:
     """Print forecasts for a person, each under its stage's name, if it has one."""
-    console = Console(highlight=False)
+    console = printer()
     for stage, forecast in told.items():
         if stage:
             console.print(f"stage {stage}", markup=False)
         console.print(_table(forecast))
-    console.print("Nothing was trained, and nothing was written.")
+    if len(told) > 1:
+        console.print(f"all stages\n{_together([*told.values()])}")
+    console.print("Nothing was trained, and nothing was written but the text's tokens, which the next run finds in the cache.")
+
+
+def _together(told: Sequence[Forecast]) -> str:
+    seconds, disk = sum(each.seconds.training for each in told), sum(each.disk.total for each in told)
+    return f"{duration(seconds)}, {size(max(each.memory.peak for each in told))} of memory at the highest, {size(disk)} on disk"
 
 
 def _table(told: Forecast) -> Table:
@@ -314,6 +324,7 @@ def _table(told: Forecast) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     beyond = ", ".join(told.out_of_reach.modules) or "none"
+    outside = f"; {size(memory.outside)} outside of training" if memory.outside == memory.peak else ""
     kept = f"{disk.checkpoints} checkpoints of {size(disk.checkpoint)} at most, " if disk.checkpoints else ""
     table_gradient = f"{size(memory.table)} for the token table's gradient, " if memory.table else ""
     parts = [f"{duration(seconds.step)} a step"]
@@ -329,15 +340,15 @@ def _table(told: Forecast) -> Table:
         ("tail", told.tail),
         (
             "training",
-            f"{count(told.steps)} steps of {count(told.tokens_a_step)} tokens: {count(told.examples)} sequences, "
-            f"{told.epochs:.2f} epochs, {told.precision} on {told.device}",
+            f"{several(told.steps, 'step')} of {several(told.tokens_a_step, 'token')}: {several(told.examples, 'sequence')}, "
+            f"{told.epochs:,.2f} epochs, {told.precision} on {told.device}",
         ),
         ("operations", f"{told.flops_a_step / 1e9:,.1f} GFLOP a step, {told.flops / 1e12:,.1f} TFLOP in all"),
         (
             "memory",
             f"{size(memory.peak)} at the highest, {size(memory.available)} are there: {size(memory.resident)} before training, "
             f"{size(memory.moments)} for AdamW's moments, {table_gradient}{size(memory.step)} for a step, "
-            f"{size(memory.holes)} lost in between",
+            f"{size(memory.holes)} lost in between{outside}",
         ),
         ("time", f"{duration(seconds.training)}: {', '.join(parts)}"),
         ("disk", f"{size(disk.total)}: {kept}the student {size(disk.student)}"),

@@ -104,7 +104,12 @@ class Memory:
         """Most bytes at a time of the whole run."""
         training = self._training(sequences, accumulates=accumulates)
         lost = self.lost(sequences, accumulates=accumulates)
-        return max(self.highest, self.resident + max(training + lost, self.moments + self.saving))
+        return max(self.outside, self.resident + training + lost)
+
+    @property
+    def outside(self) -> int:
+        """Most bytes at a time outside of training."""
+        return max(self.highest, self.resident + self.moments + self.saving)
 
     def lost(self, sequences: int, *, accumulates: bool) -> int:
         """Bytes of the holes between what training needs."""

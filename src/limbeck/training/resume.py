@@ -33,15 +33,23 @@ def read_begun(folder: RunFolder, kind: type[T]) -> T | None:
     if not folder.recipe.exists():
         return None
     try:
-        recipe = validate(kind, read_recipe(folder.recipe))
-        decided = plain(recipe)
-        if decided["steps"] is None or "auto" in (decided["precision"], decided["micro_batch_size"]):
-            raise UserError("It leaves something to decide.")
+        fields = read_recipe(folder.recipe)
+        recipe = None if "stages" in fields else _decided(kind, fields)
     except UserError as error:
         raise UserError(
             f"{folder.recipe} is not the recipe that the run began with ({str(error).rstrip('.')}); put that back, or begin "
             "anew with --overwrite."
         ) from error
+    if recipe is None:
+        raise UserError(f"{folder.path} holds a run of several stages; resume it with its own recipe, or name another directory.")
+    return recipe
+
+
+def _decided(kind: type[T], fields: Mapping[str, Any]) -> T:
+    recipe = validate(kind, fields)
+    decided = plain(recipe)
+    if decided["steps"] is None or "auto" in (decided["precision"], decided["micro_batch_size"]):
+        raise UserError("It leaves something to decide.")
     return recipe
 
 

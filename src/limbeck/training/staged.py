@@ -221,7 +221,7 @@ def _each(
     stand_ins: dict[str, Encoder] = {}
     for name, recipe in recipes.items():
         stage, job = folder.stage(name), distillation_job(recipe, stand_ins)
-        reporter.say(f"checking stage {len(found) + 1} of {len(recipes)}: {name}")
+        reporter.say(f"checking stage {name}")
         with _named(name), isolated(this_process().device):
             opened(job, stage.path, quiet=True)
             parts, begun = check(job, stage, reporter, resume=resume, overwrite=overwrite)
