@@ -134,9 +134,10 @@ def test_what_is_finished_is_not_done_again_and_seeds_can_be_added(compare, prot
     assert {name: after[name] for name in before} == before
 
 
-def test_several_runs_at_a_time_give_the_same(compare, protocol):
+def test_several_runs_at_a_time_give_the_same(compare, protocol, tmp_path):
     settings = {"finetune": True, "protocol": protocol, "tasks": ["sst2"], "seeds": 2}
     alone, together = compare(**settings), compare(**settings, jobs=2, output="together")
+    assert str(tmp_path) not in (tmp_path / "together" / "results.json").read_text()
     assert [cell["scores"] for cell in together["cells"]] == [cell["scores"] for cell in alone["cells"]]
 
 

@@ -29,6 +29,7 @@ from limbeck.tasks.task import TaskData
 from limbeck.text import listed
 from limbeck.training.folder import RunFolder
 from limbeck.training.run import Resume
+from limbeck.training.summary import public_name
 
 RUNS, TWINS = "runs", "twins"
 PARTS = ("results.json", "results.md", "results.png", RUNS, TWINS)
@@ -125,7 +126,12 @@ def evaluate(
             for number, (name, recipe) in enumerate(cells, start=1):
                 reporter.say(f"measuring {number} of {len(cells)}: {name} on {recipe.task}")
                 measured.append(measure_frozen(name, recipe, label_map or {}, reporter))
-        said = {"protocol": str(protocol) if finetune else None, **given}
+        said = {
+            "protocol": public_name(str(protocol)) if finetune else None,
+            "data": [public_name(place) for place in data],
+            "dev": public_name(dev) if isinstance(dev, str) else dev,
+            "examples": examples,
+        }
         results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), said)
         write_results(results, folder, reporter.say)
     if not quiet:
