@@ -1,8 +1,9 @@
 """Fine-tuning on questions: half the articles of a SQuAD 2.0 dev file and TyDi QA's English train file, tested on the rest.
 
-    LIMBECK_DATA=... python benchmarks/squad.py MODEL_FOLDER... --seeds 0 1 2
+    LIMBECK_DATA=... python benchmarks/squad.py MODEL_FOLDER... --seeds 0 1 2 --work WORK
 
-Windows of 384 tokens that share 128, 2 epochs, batches of 32. Results are written after each run.
+Windows of 384 tokens that share 128, 2 epochs, batches of 32. Results are written after each run; a run that OUTPUT/squad.json
+has with the same settings is not done again, and one that was ended goes on where its checkpoint in WORK is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import tempfile
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from limbeck.studies.tuning import file_name
 from limbeck.tasks.finetune import finetune
+from limbeck.training.summary import public_name
 
 RESULTS = Path(__file__).parent / "results"
 TRAINED = (
@@ -66,25 +68,34 @@ def _first(paragraphs: list[dict[str, Any]], questions: int) -> list[dict[str, A
     return [paragraph for paragraph, asked in zip(paragraphs, before, strict=False) if asked < questions]
 
 
-def run(model: str, data: Path, learning_rate: float, seed: int, questions: int | None) -> dict[str, Any]:
+def run(model: str, data: Path, learning_rate: float, seed: int, questions: int | None, work: Path) -> dict[str, Any]:
     """Fine-tune a model and test it; returns its scores and how long it took."""
     tydiqa = data / "squad" / "tydiqa_goldp" / "tydiqa.goldp.en.train.json.gz"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        train, test = divide(data / "squad" / "dev-v2.0.json", folder, questions)
-        done = finetune(
-            model,
-            task="squad",
-            data=[train, tydiqa],
-            dev=str(test),
-            output=folder / "run",
-            learning_rate=learning_rate,
-            seed=seed,
-            examples=questions,
-            **SETTINGS,
-        )
-        training = {key: done.summary["training"][key] for key in TRAINING}
-        return {"name": done.summary["model"]["name"], "seed": seed, **done.summary["scores"]["dev"], "training": training}
+    train, test = divide(data / "squad" / "dev-v2.0.json", work, questions)
+    done = finetune(
+        model,
+        task="squad",
+        data=[train, tydiqa],
+        dev=str(test),
+        output=work / file_name(public_name(model)) / f"seed-{seed}",
+        learning_rate=learning_rate,
+        seed=seed,
+        examples=questions,
+        checkpoint_every=20,
+        keep_checkpoints=1,
+        resume="auto",
+        **SETTINGS,
+    )
+    training = {key: done.summary["training"][key] for key in TRAINING}
+    return {"name": public_name(model), "seed": seed, **done.summary["scores"]["dev"], "training": training}
+
+
+def earlier(file: Path, setting: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs that a file of results has with the same settings."""
+    if not file.is_file():
+        return []
+    results = json.loads(file.read_text(encoding="utf-8"))
+    return list(results["runs"]) if results["setting"] == setting else []
 
 
 def as_markdown(results: dict[str, Any]) -> str:
@@ -129,6 +140,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-4, help="that of the protocol small unless it is given")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--questions", type=int, help="train and test on about so many questions only, to try it out")
+    parser.add_argument("--work", type=Path, required=True, help="where the runs go")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where squad.json and squad.md go")
     arguments = parser.parse_args()
     setting = {
@@ -139,11 +151,14 @@ def main() -> None:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("limbeck", "torch", "transformers", "tokenizers", "numpy")},
     }
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    runs: list[dict[str, Any]] = []
+    for folder in (arguments.output, arguments.work):
+        folder.mkdir(parents=True, exist_ok=True)
+    data, runs = Path(os.environ["LIMBECK_DATA"]), earlier(arguments.output / "squad.json", setting)
     for model in arguments.models:
         for seed in arguments.seeds:
-            runs.append(run(model, Path(os.environ["LIMBECK_DATA"]), arguments.learning_rate, seed, arguments.questions))
+            if (public_name(model), seed) in [(each["name"], each["seed"]) for each in runs]:
+                continue
+            runs.append(run(model, data, arguments.learning_rate, seed, arguments.questions, arguments.work))
             results = {"setting": setting, "runs": runs}
             (arguments.output / "squad.json").write_text(json.dumps(results, indent=2) + "\n")
             (arguments.output / "squad.md").write_text(as_markdown(results))
