@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -26,7 +27,7 @@ from limbeck.studies.evaluate import list_entrants, write_twin
 from limbeck.tasks import probes
 from limbeck.tasks.finetune import run_finetuning
 from limbeck.training.folder import RunFolder
-from runs import content, equal, finish, start
+from runs import SETTINGS, content, equal, finish, start
 
 WORDS = ["the", "of", "and", "water", "stone", "paper", "glass", "spirit", "vapour", "still", "flask", "fire", "drop", "slow"]
 
@@ -85,6 +86,38 @@ def test_of_a_run_the_teacher_and_the_twin_are_rows_beside_the_student(student, 
     (twin,) = (entrant for entrant in entrants if entrant.model.role == "twin")
     write_twin(twin.distilled_by, Path(twin.source))
     assert equal(load_file(f"{twin.source}/model.safetensors"), built.model.state_dict())
+
+
+def test_a_teacher_that_nobody_named_is_probed_like_its_student(compare, tiny_bert, save_bert, corpus, glue, tmp_path, refused):
+    headed = save_bert(tmp_path / "headed", tiny_bert(BertForSequenceClassification, id2label={0: "bad", 1: "good"}))
+    settings = {**SETTINGS, "student": "2x32", "corpus": [corpus]}
+    run = limbeck.distill(headed, output=tmp_path / "own", **settings)
+    results = limbeck.evaluate(str(run.path), tasks="sst2", data=glue, output=tmp_path / "frozen", quiet=True)
+    assert {(cell["model"], cell["task"]) for cell in results["cells"]} == {
+        (name, "SST-2 probe") for name in ("headed", "own", "own (twin)")
+    }
+    with refused("headed on sst2: ", "(bad, good)", "fine-tune"):
+        limbeck.evaluate([str(run.path), str(headed)], tasks="sst2", data=glue, output=tmp_path / "asked", quiet=True)
+    shutil.rmtree(headed)
+    with refused("The teacher of a run's student cannot be loaded", str(headed)):
+        limbeck.evaluate(str(run.path), tasks="sst2", data=glue, output=tmp_path / "gone", quiet=True)
+
+
+def test_results_that_would_be_lost_are_not_replaced(compare, save_bert, protocol, tmp_path, refused):
+    other = save_bert(tmp_path / "other", num_hidden_layers=1)
+    compare(other, tasks=["stsb"])
+    before = (tmp_path / "results" / "results.json").read_text()
+    with refused("holds results of other,", "name them as well"):
+        compare(tasks=["stsb"], resume="auto")
+    with refused("holds results of stsb,"):
+        compare(other, tasks=["sst2"], resume="auto")
+    with refused("measured frozen, not fine-tuned by quick.yaml"):
+        compare(other, tasks=["stsb"], finetune=True, protocol=protocol, resume="auto")
+    assert (tmp_path / "results" / "results.json").read_text() == before
+    assert len(compare(other, tasks=["stsb", "sst2"], resume="auto")["tasks"]) == 2
+    (tmp_path / "results" / "results.json").write_text("[]")
+    with refused("is not what an evaluation wrote"):
+        compare(other, tasks=["stsb"], resume="auto")
 
 
 def test_two_models_of_one_name_are_refused(student, teacher, save_bert, tmp_path, refused):

@@ -360,7 +360,9 @@ def test_a_family_whose_parts_are_told_by_their_names_needs_no_row(model_type, p
         MiniLM().resolve(encoder.shape, student.shape)
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "t5", "funnel", "convbert", "wav2vec2", "flaubert", "no-such-type"])
+@pytest.mark.parametrize(
+    "model_type", ["gpt2", "t5", "funnel", "convbert", "wav2vec2", "flaubert", "longformer", "big_bird", "no-such-type"]
+)
 def test_a_family_that_cannot_be_told_is_refused_with_what_is_supported(model_type, tmp_path, refused):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     with refused(model_type, "supported: bert, roberta", "modernbert, eurobert, nomic_bert"):

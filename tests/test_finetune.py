@@ -14,7 +14,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import limbeck
 from limbeck.cli import main
 from limbeck.encoders.loading import load_encoder
+from limbeck.tasks.finetune import read_predictions, write_predictions
 from limbeck.tasks.heads import load_sentence_head
+from limbeck.training.folder import RunFolder
 from runs import content, equal, finish, log_of, start, weights
 
 WORDS = [
@@ -283,6 +285,22 @@ def test_other_labels_or_names_of_labels_are_noticed_on_resuming(teacher, review
         file.write_text(text.replace(",3", ",4"))
     with refused("task has changed"):
         limbeck.finetune(teacher, output=tmp_path / "run", resume="auto", **settings)
+
+
+def test_predictions_with_any_character_are_read_again(tmp_path):
+    entries = [{"id": number, "answer": f"a{chr(code)}b"} for number, code in enumerate((10, 13, 0x85, 0x2028, 0x2029, 0x1F525))]
+    write_predictions(RunFolder(tmp_path), "dev", entries)
+    assert read_predictions(tmp_path, "dev") == entries
+
+
+def test_a_finished_run_whose_weights_are_gone_is_finished_again(teacher, reviews, tmp_path):
+    settings = {"text": "Review", "label": "Stars", "data": reviews, "output": tmp_path / "run", "steps": 2, "quiet": True}
+    settings |= {"precision": "float32", "max_length": 16, "checkpoint_every": 1}
+    run = limbeck.finetune(teacher, **settings)
+    before = (run.student / "model.safetensors").read_bytes()
+    (run.student / "model.safetensors").unlink()
+    limbeck.finetune(teacher, **settings, resume="auto")
+    assert (run.student / "model.safetensors").read_bytes() == before
 
 
 def test_a_column_of_any_name_is_shown_as_it_is(teacher, tmp_path, capsys):

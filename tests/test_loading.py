@@ -329,6 +329,25 @@ def sentence_transformer(folder, path, first):
     (folder / "1_Pooling" / "config.json").write_text("{}")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [(16, 16), (10**30, 64), (-1, 64), (0, 64), (True, 64), ("16", 64), ([16], 64), (16.0, 16)]
+)
+def test_a_tokenizer_lets_pass_what_the_model_takes_whatever_its_file_says(save_bert, tmp_path, given, expected):
+    folder = save_bert(tmp_path)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": given}))
+    assert load_encoder(folder).tokenizer.model_max_length == expected
+
+
+@pytest.mark.parametrize("field", ["num_attention_heads", "hidden_size"])
+def test_a_model_without_width_or_heads_is_refused(save_bert, tmp_path, field, refused):
+    folder = save_bert(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, field: 0}))
+    with refused("no width or no attention heads"):
+        load_encoder(folder)
+
+
 @pytest.mark.parametrize("path", ["", "0_Transformer"])
 @pytest.mark.parametrize(
     "first", ["sentence_transformers.models.Transformer", "sentence_transformers.base.modules.transformer.Transformer"]

@@ -83,7 +83,7 @@ def test_a_start_keeps_what_it_was_and_says_it(distil, learned_from, teacher):
     assert load_encoder(second.student).origin.random == {*TAIL, POOLER}
     assert BEWARE in card(second)
     assert str(first.path.parent) not in card(second)
-    assert "(run/student)" in card(second)
+    assert "(run/student, which learned from teacher)" in card(second)
 
 
 def test_a_student_says_whose_it_is_in_the_first_place(distil, learned_from):
@@ -97,10 +97,31 @@ def test_a_student_says_whose_it_is_in_the_first_place(distil, learned_from):
     assert "| | teacher (assistant/student) | student |" in text
 
 
-def test_an_identity_passes_on_and_says_that_it_adds_nothing(learned_from, teacher):
-    run = learned_from(teacher, "run", tail="identity")
-    assert load_encoder(run.student).origin.random == {f"{LAST}intermediate.dense.weight", POOLER}
-    assert "the last layer adds nothing to its input yet" in card(run)
+@pytest.mark.parametrize("tail", ["teacher", "identity"])
+def test_a_tail_that_was_not_trained_with_the_rest_is_told_of_ever_after(learned_from, teacher, tail):
+    run = learned_from(teacher, "random", tail=tail)
+    origin = load_encoder(run.student).origin
+    assert (origin.foreign, origin.random) == (TAIL, {POOLER} if tail == "identity" else set())
+    told = "copied or set to zero, and not trained with the rest"
+    assert told in card(run)
+    start = learned_from(teacher, "second", init=str(run.student))
+    layers = learned_from(run.student, "third", init="layers")
+    assert all(load_encoder(each.student).origin.foreign == TAIL and told in card(each) for each in (start, layers))
+    # What was copied fits what it was copied with.
+    assert BEWARE not in card(learned_from(teacher, "fourth", student="3x32", init="layers", tail="teacher"))
+
+
+def test_all_that_is_out_of_reach_was_copied_or_was_not(distil, learned_from):
+    first = distil("first", init="random")
+    run = learned_from(first.student, "second", tail="teacher")
+    assert run.summary["tail"] == {"option": "teacher", "copied": 10, "not_copied": 2}
+
+
+def test_a_start_that_learned_from_another_teacher_is_named_with_it(distil, learned_from, save_bert, tmp_path):
+    first = distil("first", init="random")
+    second = learned_from(save_bert(tmp_path / "other", seed=7), "second", init=str(first.student))
+    assert "(first/student, which learned from teacher)" in card(second)
+    assert "# 2x32 student of other\n" in card(second)
 
 
 def test_the_best_student_remembers_as_the_last_one_does(learned_from, teacher):
@@ -123,7 +144,22 @@ def test_whoever_saves_the_weights_anew_drops_it(distil, corpus, tmp_path):
     assert load_encoder(tuned.student).origin.random == set()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"teachers": []}), json.dumps({"teachers": None, "random": []})])
+WHOLE = {"teachers": [], "random": [], "foreign": []}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        json.dumps({"teachers": []}),
+        json.dumps({**WHOLE, "teachers": None}),
+        json.dumps({**WHOLE, "teachers": "abc"}),
+        json.dumps({**WHOLE, "random": {"a": 1}}),
+        json.dumps({**WHOLE, "teachers": ["\ud800"]}),
+    ],
+)
 def test_a_header_that_cannot_be_understood_is_refused(distil, text, refused):
     file = distil().student / "model.safetensors"
     save_file(load_file(file), file.with_suffix(".new"), {"format": "pt", "limbeck": text})

@@ -1,6 +1,7 @@
 """A recipe of several stages gives what its distillations one after another give, whatever happens in between."""
 
 import json
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from limbeck.errors import Interrupted
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, read_recipe
 from limbeck.stages import StagedRecipe, StageRecipe, override, plain_stages, recipe_of
-from limbeck.studies.entrants import list_entrants
+from limbeck.studies.entrants import list_entrants, write_twin
 from limbeck.training import folder as folders
 from limbeck.training import memory
 from limbeck.training import staged as orchestration
@@ -179,7 +180,7 @@ def test_what_the_teacher_s_layer_taught_is_mimicked_of_the_assistant_s_last(sav
 def test_a_chain_of_assistants_and_layers_of_the_last_one(distil):
     run = distil(student="1x16", init="layers", assistant="3x16,2x16", objective="minilm")
     assert [each["name"] for each in run.summary["stages"]] == ["assistant-1", "assistant-2", "student"]
-    assert run.summary["student"]["init"] == "layers 2 of the teacher"
+    assert run.summary["student"]["init"] == "layer 2 of the teacher"
     teachers = [read_recipe(run.path / "stages" / each["name"] / "recipe.yaml")["teacher"] for each in run.summary["stages"]]
     assert [teacher.split("/")[-2:] for teacher in teachers[1:]] == [["assistant-1", "student"], ["assistant-2", "student"]]
     inits = [read_recipe(run.path / "stages" / name / "recipe.yaml")["init"] for name in ("assistant-1", "assistant-2")]
@@ -195,6 +196,18 @@ def test_an_evaluation_sets_a_staged_student_beside_its_first_teacher(staged, ca
         ("distilled", "mine"),
     ]
     assert rows[1].distilled_by.student == "1x16:32/4"
+    write_twin(rows[1].distilled_by, tmp_path / "before")
+    run.path.rename(tmp_path / "moved")
+    (twin,) = (row for row in list_entrants([str(tmp_path / "moved")], tmp_path / "twins") if row.model.role == "twin")
+    write_twin(twin.distilled_by, tmp_path / "after")
+    assert load_encoder(tmp_path / "before").shape == load_encoder(tmp_path / "after").shape
+
+
+def test_a_run_that_has_no_student_yet_is_not_evaluated(staged, carry_out, monkeypatch, refused, tmp_path):
+    with failing(monkeypatch, Loop, "_step", lambda self, _: self.run.path.name == "student"):
+        carry_out(staged())
+    with refused(tmp_path / "run", "no student yet", "resume it"):
+        list_entrants([str(tmp_path / "run")], tmp_path / "twins")
 
 
 # ---------------------------------------------------------------- interrupted and resumed
@@ -291,6 +304,22 @@ def test_a_finished_run_is_left_as_it_is_even_without_its_stages(staged, carry_o
 
 
 # ---------------------------------------------------------------- refusals
+
+
+def test_a_stage_that_was_removed_from_a_finished_run_is_missed(staged, carry_out, refused, tmp_path):
+    run = carry_out(staged())
+    shutil.rmtree(run.path / "stages" / "student")
+    (run.path / "summary.json").unlink()
+    with refused("was finished, and student of its stages was removed", "--overwrite"):
+        carry_out(staged(), resume="auto")
+    carry_out(staged(), overwrite=True)
+    summary = run.path / "stages" / "student" / "summary.json"
+    summary.write_text('{"fingerprints": {}}')
+    (run.path / "summary.json").unlink()
+    with refused("summary.json of stage student", "remove it"):
+        carry_out(staged(), resume="auto")
+    summary.unlink()
+    assert carry_out(staged(), resume="auto").summary["stages"][1]["steps"] == 5
 
 
 @pytest.mark.parametrize(
@@ -446,6 +475,13 @@ def test_python_and_yaml_make_the_same_staged_recipe(staged):
     assert recipe_of(yaml.safe_load(yaml.safe_dump(plain_stages(read)))) == read
 
 
+def test_a_length_is_set_once(staged, refused):
+    for changes in ({"steps": 1, "tokens": 2}, {"stages.1.steps": 1, "stages.1.epochs": 2}):
+        with refused(" and ".join(changes), "give one of them"):
+            override(staged(), changes)
+    override(staged(), {"stages.assistant.steps": 1, "stages.student.tokens": 2})
+
+
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
@@ -459,6 +495,12 @@ def test_python_and_yaml_make_the_same_staged_recipe(staged):
 def test_what_cannot_be_set_is_refused(staged, key, expected, refused):
     with refused(expected):
         override(staged(), {key: 1})
+
+
+def test_stages_that_hold_themselves_are_refused(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text("teacher: t\ncorpus: c\nstages: &s [*s]\n")
+    assert main(["run", str(tmp_path / "recipe.yaml"), "-o", str(tmp_path / "run")]) == 2
+    assert "stages must be a list with the fields of each stage" in capsys.readouterr().err
 
 
 def test_the_command_line_carries_out_and_forecasts_stages(staged, tmp_path, capsys):

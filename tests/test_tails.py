@@ -88,7 +88,7 @@ def test_a_pooler_that_the_teacher_does_not_have_replaces_none(distil, teacher):
     run = distil(init="random", tail="teacher")
     start = build_student(load_encoder(teacher), StudentShape(2, 32), "random", 0).model.state_dict()
     assert all(torch.equal(weights(run)[name], start[name]) for name in POOLER)
-    assert run.summary["tail"] == {"option": "teacher", "copied": 10, "not_copied": 0}
+    assert run.summary["tail"] == {"option": "teacher", "copied": 10, "not_copied": 2}
     assert not run.summary["student"]["pooler_trained"]
 
 

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 from collections import Counter
+from decimal import Decimal
 
 import pytest
 
@@ -106,6 +107,16 @@ def test_parquet_is_read_by_row(tmp_path, refused):
         read_own(file, ["words"], "label")
 
 
+def test_decimals_are_numbers(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pip install 'limbeck[data]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    labels = [Decimal(f"{row}.25") for row in range(60)]
+    table = pyarrow.table({"text": [f"text {row}" for row in range(60)], "label": labels})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    data = read_own(tmp_path / "a.parquet", ["text"], "label")
+    assert (data.task.kind, data.task.range) == ("regression", (0.25, 59.25))
+
+
 @pytest.mark.parametrize("packed", ["gz", "zst"])
 def test_compressed_tables_are_read(write, packed):
     content = numbered("ab" * 10).encode()
@@ -120,6 +131,7 @@ def test_compressed_tables_are_read(write, packed):
     ("labels", "kind", "names"),
     [
         (["yes", "no", "yes"], "classification", ("no", "yes")),
+        (["1", "2.0", "1.0", "01"], "classification", ("01", "1", "2")),
         (["10", "9", "1"], "classification", ("1", "9", "10")),
         (["1", "2", "n/a"], "classification", ("1", "2", "n/a")),
         (["1", "2.5", "3"], "regression", ()),
@@ -188,7 +200,7 @@ def test_a_few_bad_rows_are_left_out_and_said(write):
         part in "".join(bad.values()) for part in ("not JSON", "no object", "no 'l'; the columns are t", "surrogate", "no text")
     )
     assert len(everything(data)) == 394
-    assert any("6 of" in note and "line 4" in note for note in data.notes)
+    assert any("6 of 400 rows" in note and "line 4" in note for note in data.notes)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +221,18 @@ def test_a_few_bad_rows_are_left_out_and_said(write):
         ("a.csv", numbered(["a", "b"]), "too small to hold out"),
         ("a.csv", "text,label\rx,a\ry,b\r", "line 1: a line ends in a carriage return"),
         ("a.tsv", "text\tlabel\rx\ta\ry\tb\r", "line 1: a line ends in a carriage return"),
+        ("a.csv", numbered([f"{row},5" for row in range(60)]), "decimal comma, such as '0,5'"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "a"}\n' * 3 + '{"text": "x", "label": "\\ud800"}\n' * 3,
+            "line 4: 'label' holds half",
+        ),
+        ("a.jsonl", '{"text": "x", "label": ["a", "\\ud800"]}\n' * 3, "line 1: 'label' holds half"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": 1.5}\n' * 3 + '{"text": "x", "label": Infinity}\n' * 3,
+            "line 4: 'label' holds infinity",
+        ),
         ("a.csv", numbered(["0.1"] * 37), "holds only the number 0.1"),
         ("a.csv", numbered([f"{1_700_000_000 + row}.5" for row in range(60)]), "subtract 1.7e+09 from all"),
         ("a.csv", numbered([f"{row}.5e300" for row in range(60)]), "line 2: the number 5e+299 is too large"),

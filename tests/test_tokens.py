@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, normalizers
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, normalizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from limbeck.data import tokens as tokens_module
 from limbeck.data.text import Unit
@@ -66,6 +66,12 @@ def test_units_without_a_token_are_dropped_and_counted(tiny_tokenizer):
 def test_tokens_that_the_tokenizer_does_not_know_are_counted():
     (shard,) = tokenize(units("one other", "two another one"), word_tokenizer(HIGH)).shards
     assert shard.unknown == 2
+
+
+def test_a_tokenizer_that_cannot_take_a_text_is_refused(refused):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordPiece({"a": 0}, unk_token="[UNK]")))
+    with refused("cannot take this text", "unk_token"):
+        tokenize(units("b"), tokenizer)
 
 
 def test_a_corpus_without_a_known_token_is_refused(refused, tiny_tokenizer):

@@ -21,7 +21,7 @@ from limbeck.training import assemble as assemble_module
 from limbeck.training import precision as precision_module
 from limbeck.training.isolation import seed_step
 from limbeck.training.stage import Plan
-from runs import equal, log_of, weights
+from runs import SETTINGS, equal, log_of, weights
 
 
 def test_a_run_ends_with_everything_it_promises(distil):
@@ -383,6 +383,13 @@ def test_inputs_inside_the_run_directory_are_refused(distil, tmp_path):
         with pytest.raises(limbeck.UserError, match="lies in the run directory"):
             distil(overwrite=True, **changes)
     assert (run.student / "model.safetensors").exists()
+
+
+def test_a_directory_may_be_called_as_a_start_is(teacher, corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for init in ("random", "layers"):
+        limbeck.distill(teacher, student="2x32", corpus=[corpus], init=init, output=init, **SETTINGS)
+        assert (tmp_path / init / "student").is_dir()
 
 
 def test_text_that_is_held_out_is_not_trained_on(distil, corpus, tmp_path):

@@ -427,7 +427,12 @@ def _run_recipe(parsed: argparse.Namespace) -> dict[str, Any]:
         raise UserError("--set was given a key twice; several values stand in brackets, such as 'corpus=[a, b]'.")
 
     values = override(configured, changes)
-    written = {*configured, *(name for own in configured.get("stages") or [] for name in own)}
+    stages = values.get("stages")
+    written = (
+        {*configured, *(name for own in stages if isinstance(own, dict) for name in own)}
+        if isinstance(stages, list)
+        else configured.keys()
+    )
     changed = {key.split(".")[2 if key.startswith("stages.") else 0] for key in changes}
 
     def spell(place: Sequence[str]) -> str:
@@ -531,7 +536,7 @@ def _dry_run(recipe: Recipe | StagedRecipe, parsed: argparse.Namespace) -> dict[
     from limbeck.training.forecast import show_forecasts
 
     if parsed.output is None:
-        parsed.output = Path(f"dry-run-{os.getpid()}")  # where the disk is looked at, and nothing is written
+        parsed.output = Path(tempfile.gettempdir(), f"limbeck-dry-run-{os.getpid()}")  # nothing is written there
     try:
         told = forecast_stages(recipe, **_destination(parsed))
     except KeyboardInterrupt:

@@ -125,6 +125,10 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         UserError: there is no such stage, or something that has no settings was to get one.
     """
     changed = copy.deepcopy(dict(values))
+    for scope in {key.rpartition(".")[0] for key in changes}:
+        lengths = [key for key in changes if key in [f"{scope}.{name}".lstrip(".") for name in LENGTHS]]
+        if len(lengths) > 1:
+            raise UserError(f"{' and '.join(lengths)} each say how long to train; give one of them.")
     for key, value in changes.items():
         place = key.split(".")
         if place[0] == "stages":

@@ -43,6 +43,15 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def encodable(text: str) -> bool:
+    """Whether a text holds no half of a surrogate pair, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """A question that names the word probably meant, to be put behind a message; empty if none is near."""
     close = get_close_matches(word, list(words), n=1)

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from limbeck.data.files import CorpusFile, Kind
 from limbeck.errors import UserError
+from limbeck.text import encodable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -139,15 +140,6 @@ def _row(value: object, place: str, column: str) -> Iterator[Line]:
         raise UserError(f"{place}: {column!r} holds half of a surrogate pair, which is no character; mend or drop the row.")
     lines = [text for line in (value or "").split("\n") if (text := line.strip())] or [""]
     yield from ((text, place == 0) for place, text in enumerate(lines))
-
-
-def encodable(text: str) -> bool:
-    """Whether a text holds no half of a surrogate pair, which no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_column(path: Path, column: str, columns: list[str]) -> None:

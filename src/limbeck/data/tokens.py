@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -20,6 +21,7 @@ from tokenizers import Tokenizer
 
 from limbeck.data.text import Unit
 from limbeck.errors import UserError
+from limbeck.text import one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +41,16 @@ FORMAT = "limbeck-tokens-1"
 """The name of the shard format, which changes when its meaning does."""
 ARRAYS = ("ids", "lengths", "documents", "counts")
 """The arrays of a shard's file; counts are the dropped units and the unknown tokens."""
+
+
+@contextmanager
+def _encoding() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the package tokenizers raises nothing more special
+        raise UserError(
+            f"The tokenizer cannot take this text ({one_line(error)}); a token for unknown characters (unk_token) may be missing."
+        ) from error
 
 
 class PlainTokenizer:
@@ -64,7 +76,8 @@ class PlainTokenizer:
 
     def __call__(self, texts: list[str]) -> list[Ids]:
         """The ids of each text."""
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        with _encoding():
+            encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
     def with_offsets(self, texts: list[str]) -> list[tuple[Ids, NDArray[np.int64]]]:
@@ -72,7 +85,8 @@ class PlainTokenizer:
 
         Whether the blank before a word is in its token differs between tokenizers.
         """
-        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        with _encoding():
+            encodings = self._backend.encode_batch(texts, add_special_tokens=False)
         return [
             (np.array(each.ids, dtype=self.dtype), np.array(each.offsets, dtype=np.int64).reshape(-1, 2)) for each in encodings
         ]

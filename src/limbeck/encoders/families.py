@@ -174,6 +174,8 @@ SIZES = (
     "pad_token_id",
 )
 """What a configuration must name for its family to be recognised."""
+PADDED_WITHIN = ("attention_window", "block_size")
+"""Settings of families that lengthen a sequence within the encoder, so that features are not those of its tokens."""
 NAMES = (
     ("query", "key", "value"),
     ("q", "k", "v"),
@@ -221,6 +223,8 @@ def _recognised(model_type: str) -> Family | None:
     except Exception:  # whatever the class of a model makes of its own defaults
         return None
     if not all(hasattr(config, size) for size in SIZES) or not hasattr(encoder, "embeddings"):
+        return None
+    if any(hasattr(config, setting) for setting in PADDED_WITHIN):
         return None
     for layers, name in _layer_lists(encoder, config):
         for names in NAMES:

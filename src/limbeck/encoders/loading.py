@@ -102,8 +102,14 @@ def load_encoder(source: str | Path, layers: Collection[int] | None = None) -> E
         origin = replace(origin, random=origin.random | lacking)
     tokenizer = _tokenizer(folder)
     _check_ids(tokenizer, config, family, folder)
-    tokenizer.model_max_length = min(tokenizer.model_max_length, family.positions(config))
+    tokenizer.model_max_length = _most_tokens(tokenizer, family.positions(config))
     return Encoder(model, tokenizer, str(source), origin)
+
+
+def _most_tokens(tokenizer: PreTrainedTokenizerBase, positions: int) -> int:
+    """How long a text a tokenizer lets pass: as long as the model takes, or less if its file says a sensible number."""
+    own = tokenizer.model_max_length
+    return int(min(own, positions)) if isinstance(own, int | float) and own > tokenizer.num_special_tokens_to_add() else positions
 
 
 def keep_layers(model: PreTrainedModel, layers: Collection[int]) -> None:
@@ -275,6 +281,8 @@ def _for_features(config: PretrainedConfig, folder: Path) -> PretrainedConfig:
         raise UserError(f"{folder} holds a decoder (is_decoder or add_cross_attention in config.json); give an encoder.")
     if config.num_hidden_layers < 1:
         raise UserError(f"{folder} holds no Transformer layers (num_hidden_layers in config.json); give an encoder.")
+    if min(config.hidden_size, config.num_attention_heads) < 1:
+        raise UserError(f"{folder} has no width or no attention heads (config.json); give an encoder.")
     if getattr(config, "quantization_config", None) is not None:
         raise UserError(f"{folder} holds quantised weights; give the model they were made from.")
     if getattr(config, "num_hidden_groups", 1) != 1 or getattr(config, "inner_group_num", 1) != 1:

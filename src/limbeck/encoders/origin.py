@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from limbeck.encoders.weights import read_header
 from limbeck.errors import UserError
+from limbeck.text import encodable
 
 KEY = "limbeck"
 """Of the entry in the header."""
@@ -29,6 +31,8 @@ class Origin:
     """Names of the models it was distilled from, one after another: each but the first is the student of the one before."""
     random: frozenset[str] = frozenset()
     """Its matrices that hold the random numbers they began with."""
+    foreign: frozenset[str] = frozenset()
+    """Those that were copied or set to zero, and not trained with the rest."""
 
     def copied(self, sources: Mapping[str, str], theirs: Origin) -> Origin:
         """The same after weights were copied from another encoder.
@@ -37,8 +41,19 @@ class Origin:
             sources: name of a weight -> the other encoder's name of what was copied to it.
             theirs: the other encoder's.
         """
-        inherited = {name for name, source in sources.items() if source in theirs.random}
-        return replace(self, random=(self.random - sources.keys()) | inherited)
+
+        def inherited(own: frozenset[str], names: frozenset[str]) -> frozenset[str]:
+            return (own - sources.keys()) | {name for name, source in sources.items() if source in names}
+
+        return replace(self, random=inherited(self.random, theirs.random), foreign=inherited(self.foreign, theirs.foreign))
+
+    def replaced(self, names: Collection[str]) -> Origin:
+        """The same after what stood in these matrices gave way to what does not belong to the rest."""
+        return replace(self, random=self.random.difference(names), foreign=self.foreign.union(names))
+
+    def kept(self, names: Collection[str]) -> Origin:
+        """The same after a training that these weights had no part in."""
+        return replace(self, random=self.random.intersection(names), foreign=self.foreign.intersection(names))
 
 
 def matrices(model: PreTrainedModel) -> frozenset[str]:
@@ -56,16 +71,22 @@ def read_origin(folder: Path) -> Origin:
     if text is None:
         return Origin()
     try:
-        fields = json.loads(text)
-        return Origin(tuple(map(str, fields["teachers"])), frozenset(map(str, fields["random"])))
-    except (ValueError, TypeError, KeyError) as error:
+        fields = {name: _names(value) for name, value in json.loads(text).items()}
+        return Origin(fields["teachers"], frozenset(fields["random"]), frozenset(fields["foreign"]))
+    except (ValueError, AttributeError, KeyError, RecursionError) as error:
         raise UserError(f"The header of {folder / WEIGHTS} cannot be understood ({KEY}); export the student again.") from error
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not (isinstance(value, list) and all(isinstance(name, str) and encodable(name) for name in value)):
+        raise ValueError(f"{value!r} is no list of names")
+    return tuple(value)
 
 
 def write_origin(folder: Path, origin: Origin) -> None:
     """Put it into the header of the weights in a folder that nobody else reads yet."""
     file, whole = folder / WEIGHTS, folder / f"{WEIGHTS}.whole"
-    fields = {"teachers": origin.teachers, "random": sorted(origin.random)}
+    fields = {"teachers": origin.teachers, "random": sorted(origin.random), "foreign": sorted(origin.foreign)}
     with file.open("rb") as old, whole.open("wb") as new:
         header = json.loads(old.read(int.from_bytes(old.read(8), "little")))
         # The package safetensors would write these two in any order, so that equal students had other bytes.

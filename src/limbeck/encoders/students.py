@@ -172,5 +172,5 @@ def _copy_layers(teacher: Encoder, student: Encoder, layers: list[int]) -> Encod
         target.load_state_dict(source)
         there, here = teacher.family.layer_name(layer), student.family.layer_name(place)
         copied |= {f"{here}.{name}": f"{there}.{name}" for name in source}
-    cut = f"layers {', '.join(map(str, layers))} of the teacher"
+    cut = f"{'layer' if len(layers) == 1 else 'layers'} {', '.join(map(str, layers))} of the teacher"
     return replace(student, source=cut, origin=student.origin.copied(copied, teacher.origin))

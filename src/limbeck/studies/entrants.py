@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.encoders.cost import count_parameters
-from limbeck.encoders.loading import load_encoder
+from limbeck.encoders.loading import load_config, load_encoder
 from limbeck.encoders.students import build_student
 from limbeck.errors import UserError
 from limbeck.recipe import Recipe, read_recipe, validate
@@ -18,6 +18,7 @@ from limbeck.studies.tuning import file_name
 from limbeck.tasks.heads import has_sentence_head, output_names
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
+from limbeck.training.staged import stage_recipes
 from limbeck.training.summary import public_name
 from limbeck.training.tail import apply_tail
 
@@ -35,7 +36,8 @@ class Entrant:
     source: str
     """What it is loaded from; a twin once it was written there."""
     outputs: tuple[str, ...] = ()
-    """The names of its head's outputs, if it has one for sentences."""
+    """The names of its head's outputs, if it has one for sentences and is there for its own sake: a teacher that nobody named is
+    there for its student's, which has no head."""
     distilled_by: Recipe | None = None
     """A twin's: the recipe that its run began with."""
 
@@ -60,7 +62,8 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
         *map(_twin_name, distilled),
     ]
     _check_names(rows)
-    entrants = [_entrant(name, "teacher", place) for place, name in teachers.items()]
+    places = {_place(source) for _, source in named}
+    entrants = [_entrant(name, "teacher", place, headed=place in places) for place, name in teachers.items()]
     for name, source in named:
         if name in distilled:
             found = distilled[name]
@@ -128,9 +131,9 @@ def _distillation(source: str) -> _Distillation | None:
         return None
     fields = read_recipe(folder.recipe)
     if "stages" in fields:
-        stages = [folder.stage(stage.name) for stage in validate(StagedRecipe, fields).stages]
-        first, last = (validate(Recipe, read_recipe(stage.recipe)) for stage in (stages[0], stages[-1]))
-        return _Distillation(first.teacher, last)
+        load_config(source)  # for its refusal of a run that has no student yet
+        recipes = [*stage_recipes(validate(StagedRecipe, fields), folder).values()]
+        return _Distillation(recipes[0].teacher, recipes[-1])
     recipe = validate(Recipe, fields) if "teacher" in fields else None
     return None if recipe is None else _Distillation(recipe.teacher, recipe)
 
@@ -140,9 +143,12 @@ def _place(source: str) -> str:
     return str(path.resolve()) if path.exists() else source
 
 
-def _entrant(name: str, role: Any, source: str, **relations: str) -> Entrant:
-    encoder = load_encoder(source)
+def _entrant(name: str, role: Any, source: str, *, headed: bool = True, **relations: str) -> Entrant:
+    try:
+        encoder = load_encoder(source)
+    except UserError as error:
+        raise error if headed else UserError(f"The teacher of a run's student cannot be loaded: {error}") from None
     parameters = count_parameters(encoder.model)
     size = parameters.embedding + parameters.transformer
-    outputs = tuple(output_names(encoder)) if has_sentence_head(encoder) else ()
+    outputs = tuple(output_names(encoder)) if headed and has_sentence_head(encoder) else ()
     return Entrant(Model(name, role, f"{encoder.shape.layers}x{encoder.shape.width}", size, **relations), source, outputs)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from limbeck._settings import flag, no_duplicates
+from limbeck.encoders.folders import read_json
 from limbeck.encoders.loading import load_encoder
 from limbeck.errors import UserError
 from limbeck.progress import Reporter, printer
 from limbeck.recipe import validate
 from limbeck.report import Measured, Results, plain, show, write_results
+from limbeck.report.write import JSON, PLOT, TABLE
 from limbeck.studies.entrants import Entrant, list_entrants, named_source, write_twin
 from limbeck.studies.frozen import measure_frozen, measure_zero_shot
 from limbeck.studies.tuning import Tuning, finetune_all
@@ -32,7 +35,7 @@ from limbeck.training.run import Resume
 from limbeck.training.summary import public_name
 
 RUNS, TWINS = "runs", "twins"
-PARTS = ("results.json", "results.md", "results.png", RUNS, TWINS)
+PARTS = (JSON, TABLE, PLOT, RUNS, TWINS)
 """Everything an evaluation writes."""
 UNPROBED = ("stsb", *QUESTIONS)
 """Tasks that an encoder without a head is measured on without a probe, or not at all."""
@@ -105,6 +108,8 @@ def evaluate(
     for task in names:
         _check_task(recipe_of(models[0], task), protocol, finetune=finetune)
     entrants = list_entrants(models, folder / TWINS)
+    if resume == "auto":
+        _check_nothing_lost(folder, [entrant.model.name for entrant in entrants], names, protocol if finetune else None)
     if label_map:
         _check_label_map(label_map, entrants)
     if not finetune and not all(entrant.outputs for entrant in entrants) and any(task not in UNPROBED for task in names):
@@ -122,15 +127,17 @@ def evaluate(
             finetune_all(tunings, jobs, reporter, keep_models=keep_models)
             measured += [measured_of(tuning) for tuning in tunings]
         else:
-            measured = []
+            measured, outputs = [], {entrant.model.name: entrant.outputs for entrant in entrants}
             for number, (name, recipe) in enumerate(cells, start=1):
                 reporter.say(f"measuring {number} of {len(cells)}: {name} on {recipe.task}")
-                measured.append(measure_frozen(name, recipe, label_map or {}, reporter))
+                with _about(name, recipe.task):
+                    measured.append(measure_frozen(name, recipe, label_map or {}, reporter, asked=bool(outputs[name])))
         said = {
             "protocol": public_name(str(protocol)) if finetune else None,
             "data": [public_name(place) for place in data],
             "dev": public_name(dev) if isinstance(dev, str) else dev,
             "examples": examples,
+            "tasks": names,
         }
         results = Results(tuple(entrant.model for entrant in entrants), tuple(measured), said)
         write_results(results, folder, reporter.say)
@@ -233,6 +240,42 @@ def _check_free(folder: Path, *, resume: str, overwrite: bool) -> None:
         raise UserError(f"{folder} is not empty; name another directory, or add --resume auto or --overwrite.")
     if strange := [name for name in found if name not in PARTS]:
         raise UserError(f"{folder} holds {', '.join(strange[:3])}, which no evaluation writes; name another directory.")
+
+
+def _check_nothing_lost(folder: Path, models: Sequence[str], tasks: Sequence[str], protocol: str | Path | None) -> None:
+    """Refuse to go on where the table would no longer hold what it holds.
+
+    Raises:
+        UserError: naming the models or tasks that would be missing, or the other way of measuring.
+    """
+    if not (folder / JSON).is_file():
+        return
+    results = read_json(folder / JSON)
+    try:
+        said = results["settings"]
+        before, measured = [model["name"] for model in results["models"]], said.get("tasks", [])
+        how = said["protocol"]
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{folder / JSON} is not what an evaluation wrote; remove it, or name another directory.") from None
+    missing = [*(name for name in before if name not in models), *(task for task in measured if task not in tasks)]
+    if missing:
+        raise UserError(
+            f"{folder} holds results of {listed(missing)}, which this evaluation leaves out; name them as well, or another "
+            "directory."
+        )
+    now = None if protocol is None else public_name(str(protocol))
+    if how != now:
+        ways = [f"fine-tuned by {way}" if way else "measured frozen" for way in (how, now)]
+        raise UserError(f"{folder} holds models {ways[0]}, not {ways[1]}; name another directory.")
+
+
+@contextmanager
+def _about(model: str, task: str | None) -> Iterator[None]:
+    """Say of which row and task something is wrong."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{model} on {task}: {error}") from error
 
 
 def _clear(folder: Path) -> None:

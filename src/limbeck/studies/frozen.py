@@ -33,7 +33,9 @@ from limbeck.training.loop import make_accelerator
 BATCH = 32
 
 
-def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str], reporter: Reporter) -> Measured:
+def measure_frozen(
+    name: str, recipe: FineTuning, label_map: Mapping[str, str], reporter: Reporter, *, asked: bool = True
+) -> Measured:
     """What a model makes of a task without further training.
 
     A model with a head for sentences or questions is asked as it is; its outputs are matched with the task's labels by their
@@ -44,6 +46,7 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str], 
         recipe: model, task and data.
         label_map: which label each output stands for, of a model that has outputs of these names.
         reporter: hears of a model that scores less than a constant answer.
+        asked: whether a head for sentences is asked, if there is one; otherwise the encoder in front of it is probed.
 
     Raises:
         UserError: the task's data cannot be read, or the model's outputs cannot be matched with its labels.
@@ -52,7 +55,7 @@ def measure_frozen(name: str, recipe: FineTuning, label_map: Mapping[str, str], 
         return _answered(name, recipe)
     data = read_sentences(recipe, to_train=False)
     encoder = load_encoder(recipe.model)
-    if has_sentence_head(encoder):
+    if asked and has_sentence_head(encoder):
         return _asked(name, recipe, data, label_map, reporter)
     pairs = all(example.second is not None for example in data.split(data.task.dev).examples)
     if data.task.kind == "regression" and pairs:

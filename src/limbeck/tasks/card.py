@@ -47,7 +47,7 @@ def task_card(summary: Mapping[str, Any], model_class: str, recipe_yaml: str, re
             for name, value in scores.items()
         ),
         "",
-        "In per cent (thresholds as they are), of the weights at the end of training.",
+        "Times 100 (thresholds as they are), of the weights at the end of training.",
         "",
         "## Training",
         "",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from limbeck.text import count, several
+
 Label: TypeAlias = "int | float | tuple[int, ...]"
 """A class's number, a number to predict, or the numbers of all labels that apply."""
 SHOWN = 5
@@ -49,6 +51,8 @@ class Split:
     examples: tuple[Example, ...]
     bad: tuple[BadRow, ...] = ()
     """Rows that were left out because they do not fit."""
+    rows: int = 0
+    """All rows of the file, of a split that is a part of it."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -63,7 +67,8 @@ class Split:
         """What was left out, in one line; None if nothing was."""
         if not self.bad:
             return None
-        return f"{self.path}: {len(self.bad)} of {len(self.examples) + len(self.bad)} rows left out: {first_of(self.bad)}."
+        rows = f"{count(len(self.bad))} of {several(self.rows or len(self.examples) + len(self.bad), 'row')}"
+        return f"{self.path}: {rows} left out: {first_of(self.bad)}."
 
 
 def first_of(bad: Sequence[BadRow]) -> str:

@@ -164,7 +164,8 @@ def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
     """
     path = run / PREDICTIONS / f"{split}.jsonl"
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        # Not splitlines, which also divides at characters that a text may hold, such as U+2028.
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); fine-tune again with --overwrite.") from error
 
@@ -184,7 +185,7 @@ def _assemble(recipe: FineTuning, begun: FineTuning | None, _: Reporter) -> Task
     if longest > encoder.shape.positions:
         raise UserError(
             f"Examples of {longest} tokens were asked for, but the model has only {encoder.shape.positions} positions; "
-            "lower --max-length."
+            "lower --max-length (max_length in a protocol's file)."
         )
     student = assignment.head(encoder, recipe.seed)
     stage = Stage(Tuner(student.model, assignment.objective), source, evaluation=TaskEvaluation(assignment))

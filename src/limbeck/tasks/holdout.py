@@ -37,7 +37,9 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     out = [example for example in split.examples if _group(example) in held]
     if not kept or not out:
         raise UserError(f"{split.path} is too small to hold out a share of {share}; name a file of its own for dev instead.")
-    return replace(split, name="train", examples=tuple(kept)), replace(split, name="dev", examples=tuple(out), bad=())
+    rows = len(split.examples) + len(split.bad)
+    train = replace(split, name="train", examples=tuple(kept), rows=rows)
+    return train, replace(split, name="dev", examples=tuple(out), bad=())
 
 
 def held_groups(groups: Iterable[str], share: float) -> set[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -133,8 +135,15 @@ def _row(cells: Callable[[Any], Cells], columns: Sequence[str], separator: str |
     texts = tuple(text_cell(column, cell) for column, cell in zip(columns, cells_of_text, strict=False))
     if separator is not None and isinstance(label, str):
         label = [part.strip() for part in label.split(separator) if part.strip()]
+    if isinstance(label, Decimal):
+        label = float(label)
     if label is None or (isinstance(label, str) and not label.strip()) or (isinstance(label, float) and math.isnan(label)):
         raise Unfit(f"{columns[-1]!r} holds no label")
+    if isinstance(label, float) and math.isinf(label):
+        raise Unfit(f"{columns[-1]!r} holds infinity, which is no label")
+    for part in label if isinstance(label, list) else [label]:
+        if isinstance(part, str):
+            text_cell(columns[-1], part)
     return _Row(texts, label, number)
 
 
@@ -146,6 +155,12 @@ def _kind(path: Path, labels: Sequence[Any], column: str, separator: str | None)
     """
     if separator is not None or any(isinstance(label, list) for label in labels):
         return "multi-label", "a row may have several"
+    commas = [label for label in labels if isinstance(label, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", label)]
+    if len(commas) > len(labels) / 2:
+        raise UserError(
+            f"{path}: {column!r} holds numbers with a decimal comma, such as {_shown(commas[0])}; write them with a point, or "
+            "give the kind classification if they are names of classes."
+        )
     numbers = [number for label in labels if (number := _number(label)) is not None]
     if not numbers or len(numbers) < (1 - TOLERATED) * len(labels):
         if len(numbers) > len(labels) / 2 and len({*numbers}) > NUMBERED_CLASSES:
@@ -205,7 +220,8 @@ def _name(label: str | bool | float) -> str:
     """What a class is called: JSON's true and a table's 4.0 are "true" and "4"."""
     if isinstance(label, bool):
         return str(label).lower()
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()
+    name = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", name)
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -12,10 +12,10 @@ from limbeck.progress import printer
 
 
 def show_scores(summary: Mapping[str, Any]) -> None:
-    """Print a run's scores in per cent, a row a split."""
+    """Print a run's scores times 100, a row a split."""
     scored = {split: scores for split, scores in summary["scores"].items() if scores}
     metrics = list(dict.fromkeys(metric for scores in scored.values() for metric in scores))
-    title = Text(f"{summary['task']['name']}, in per cent")
+    title = Text(f"{summary['task']['name']}, times 100")
     table = Table(title=title, title_justify="left")
     table.add_column("metric")
     for split in scored:

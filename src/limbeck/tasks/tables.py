@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from limbeck.data.files import PACKED, data_set_splits
-from limbeck.data.text import ROWS, arrow_errors, encodable, text_lines
+from limbeck.data.text import ROWS, arrow_errors, text_lines
 from limbeck.errors import UserError
 from limbeck.tasks.rows import Columns, Unfit, place, tsv_rows
-from limbeck.text import listed
+from limbeck.text import encodable, listed
 
 Cells: TypeAlias = "list[Any]"
 Rows: TypeAlias = "Iterator[tuple[int, Any]]"

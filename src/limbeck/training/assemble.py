@@ -39,8 +39,10 @@ UNKNOWN = 0.2
 
 def distillation_job(recipe: Recipe, stand_ins: Mapping[str, Encoder] | None = None) -> Job[Recipe]:
     """A recipe as a run that can be carried out; the stand-ins are those of `assemble`."""
-    named = [recipe.teacher, recipe.init, *recipe.corpus, *([recipe.holdout] if recipe.holdout else [])]
-    return Job(recipe, named, partial(assemble, stand_ins=stand_ins), names_input)
+    named: dict[str, Sequence[Any]]
+    named = {"teacher": [recipe.teacher], "init": [recipe.init], "corpus": recipe.corpus, "holdout": [recipe.holdout]}
+    inputs = [str(place) for name, places in named.items() for place in places if names_input(name, place)]
+    return Job(recipe, inputs, partial(assemble, stand_ins=stand_ins), names_input)
 
 
 def assemble(

@@ -20,14 +20,9 @@ def first_use(summary: Mapping[str, Any]) -> str:
     Args:
         summary: what RUN/summary.json holds.
     """
-    tail, fresh = summary["tail"]["option"], summary["student"]["init"] == "random"
-    if fresh and tail == "identity":
-        return "the last layer adds nothing to its input yet"
-    if left := modules_of(name for name in summary["untrained"]["random"] if not name.startswith(POOLER)):
-        return f"{listed(left)} {'holds' if len(left) == 1 else 'hold'} random numbers still"
-    if fresh and tail == "teacher":
-        return "the last layer behind its queries, keys and values is the teacher's and was not trained with the rest"
-    return ""
+    why = {"random": "still random", "foreign": "copied or set to zero, and not trained with the rest"}
+    left = {kind: modules_of(name for name in summary["untrained"][kind] if not name.startswith(POOLER)) for kind in why}
+    return "; ".join(f"{listed(left[kind])} {'is' if len(left[kind]) == 1 else 'are'} {why[kind]}" for kind in why if left[kind])
 
 
 def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -> str:
@@ -50,8 +45,9 @@ def model_card(summary: Mapping[str, Any], recipe_yaml: str, remark: str = "") -
         "---",
         f"# {student['layers']}x{student['width']} student of {first}",
         "",
-        f"An encoder of type {student['model_type']}, {student['layers']} layers and width {student['width']}, distilled with "
-        f"Limbeck from {first}{''.join(f', by way of {name}' for name in later)}, by {summary['objective']['name']}.",
+        f"An encoder of type {student['model_type']}, {several(student['layers'], 'layer')} and width {student['width']}, "
+        f"distilled with Limbeck from {first}{''.join(f', by way of {name}' for name in later)}, by "
+        f"{summary['objective']['name']}.",
         *(["", remark] if remark else []),
         "",
         "```python",

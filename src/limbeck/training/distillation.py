@@ -9,7 +9,6 @@ from typing import Any
 
 from limbeck.data.batches import PackedSource
 from limbeck.encoders.loading import Encoder
-from limbeck.encoders.origin import Origin
 from limbeck.objectives.base import Mimicry
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, plain, yaml_text
@@ -61,7 +60,9 @@ class DistillationParts(Parts[Recipe]):
     def outcome(self, unreached: list[str]) -> Encoder:
         """The student with the names of its teachers, and of what stays random."""
         teachers = (*self.teacher.origin.teachers, public_name(self.teacher.source))
-        return replace(self.student, origin=Origin(teachers, self.student.origin.random.intersection(unreached)))
+        taught = "".join(f", which learned from {name}" for name in self.student.origin.teachers)  # where it was a student
+        origin = replace(self.student.origin.kept(unreached), teachers=teachers)
+        return replace(self.student, source=public_name(self.student.source) + taught, origin=origin)
 
     def finish(self, loop: Loop, folder: RunFolder, unreached: list[str]) -> dict[str, Any]:
         """The summary."""

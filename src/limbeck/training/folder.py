@@ -81,7 +81,7 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end: the summary is the last thing written, and the student is there or was removed."""
-        there = (self.student / "config.json").is_file()
+        there = (self.student / "config.json").is_file() and any(self.student.glob("*.safetensors"))
         return (self.path / SUMMARY).is_file() and (there or REMOVED in self.read_summary())
 
     def check_usable(self) -> None:

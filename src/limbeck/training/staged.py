@@ -87,7 +87,7 @@ def run_stages(
         if done and not all(_there(folder, stage.name) for stage in staged.stages):
             reporter.say(f"{folder.path} is finished already, and some of its stages were removed.")
             return Run(folder.path, folder.student, folder.read_summary())
-        recipes = _recipes(staged, folder)
+        recipes = stage_recipes(staged, folder)
         ahead = {name: recipe for name, recipe in recipes.items() if not (begun and folder.stage(name).finished)}
         checking = _Checking(quiet=quiet)
         _each(ahead, folder, lambda look: make_ready(look.parts, look.folder), checking, resume=resume, overwrite=overwrite)
@@ -124,7 +124,7 @@ def look_at_stages(
     reporter = Reporter(quiet=quiet or not this_process().is_main_process)
     folder.check_usable()
     _check(staged, folder, resume=resume, overwrite=overwrite)
-    return _each(_recipes(staged, folder), folder, look, reporter, resume=resume, overwrite=overwrite)
+    return _each(stage_recipes(staged, folder), folder, look, reporter, resume=resume, overwrite=overwrite)
 
 
 def _assistants(recipe: Recipe, teacher: EncoderShape, reporter: Reporter) -> list[StudentShape]:
@@ -149,7 +149,7 @@ def _written(shape: StudentShape) -> str:
     return f"{shape.layers}x{shape.width}{feed_forward}" + (f"/{shape.heads}" if shape.heads else "")
 
 
-def _recipes(staged: StagedRecipe, folder: RunFolder) -> dict[str, Recipe]:
+def stage_recipes(staged: StagedRecipe, folder: RunFolder) -> dict[str, Recipe]:
     """Each stage's recipe as its run has it: what comes of the stage before lies in that stage's directory."""
     recipes: dict[str, Recipe] = {}
     before: StageRecipe | None = None
@@ -191,6 +191,11 @@ def _check(staged: StagedRecipe, folder: RunFolder, *, resume: str, overwrite: b
             f"{folder.path} holds a run with other stages: {', '.join(then)} then, {', '.join(now)} now. Resume it with the "
             "recipe it began with, or name another directory."
         )
+    if not folder.finished and folder.student.exists() and (gone := [name for name in now if not _there(folder, name)]):
+        raise UserError(
+            f"{folder.path} was finished, and {', '.join(gone)} of its stages {'was' if len(gone) == 1 else 'were'} removed; put "
+            "that back, or begin anew with --overwrite."
+        )
     for before, stage in zip(begun.stages, staged.stages, strict=True):
         # A stage that has begun is compared with the recipe in its own directory.
         if not (folder.finished or _there(folder, stage.name)):
@@ -231,7 +236,8 @@ def _each(
             del parts
         gc.collect()
         if not stage.finished or overwrite:
-            stand_ins = {str(stage.student): new_encoder(config, tokenizer, recipe.seed)}
+            student = new_encoder(config, tokenizer, recipe.seed)
+            stand_ins = {str(stage.student): replace(student, source=str(stage.student))}
     return found
 
 
@@ -249,8 +255,13 @@ def _finish(staged: StagedRecipe, runs: Mapping[str, Run], folder: RunFolder, re
 
 
 def _figures(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
-    training = {key: summary["training"][key] for key in ("steps", "tokens", "seconds", "last_loss")}
-    return {"name": name, **training, "student": summary["student"]["shape"]}
+    try:
+        training = {key: summary["training"][key] for key in ("steps", "tokens", "seconds", "last_loss")}
+        return {"name": name, **training, "student": summary["student"]["shape"]}
+    except (KeyError, TypeError):
+        raise UserError(
+            f"The summary.json of stage {name} is not what was written; remove it to have its end done again."
+        ) from None
 
 
 def _resolved(staged: StagedRecipe, folder: RunFolder) -> StagedRecipe:

@@ -43,7 +43,7 @@ def summarise(
         "teacher": {"name": public_name(teacher.source), **encoder_facts(teacher)},
         "student": {
             **encoder_facts(student),
-            "init": public_name(student.source),
+            "init": student.source,
             "teachers": list(student.origin.teachers),
             "pooler_trained": student.pooler_trained,
         },
@@ -54,7 +54,11 @@ def summarise(
             name.removeprefix("holdout_"): value for name, value in (held_out[-1] if held_out else {}).items() if name != "step"
         },
         "best": {} if best.step is None else {"step": best.step, "loss": best.value},
-        "untrained": {"out_of_reach": out_of_reach, "random": sorted(student.origin.random)},
+        "untrained": {
+            "out_of_reach": out_of_reach,
+            "random": sorted(student.origin.random),
+            "foreign": sorted(student.origin.foreign),
+        },
         "tail": {"option": tail.option, "copied": tail.copied, "not_copied": tail.not_copied},
         "untrained_rows": {table: asdict(each) for table, each in rows.items()},
         "fingerprints": dict(fingerprints),
@@ -115,4 +119,5 @@ def public_name(source: str) -> str:
     path = Path(source).resolve()
     if not path.exists():
         return source
-    return f"{path.parent.name}/{path.name}" if path.name in ("model", "student") else path.name
+    name = f"{path.parent.name}/{path.name}" if path.name in ("model", "student") else path.name
+    return " ".join(name.split())

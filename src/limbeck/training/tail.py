@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from limbeck.encoders.loading import Encoder
+from limbeck.encoders.origin import matrices
 from limbeck.encoders.shape import EncoderShape
 from limbeck.errors import UserError
 from limbeck.objectives.base import Mimicry
@@ -87,13 +88,15 @@ def _copied(teacher: Encoder, student: Encoder, layer: int, unread: Sequence[str
     fitting = {name: source for name, source in sources.items() if source in theirs and theirs[source].shape == ours[name].shape}
     if not fitting:
         raise UserError(
-            f"--tail teacher: a {teacher.shape.model_type} teacher has nothing that fits behind what a "
-            f"{student.shape.model_type} student's objective reads; use --tail hidden, which works for any two families."
+            f"--tail teacher: a teacher of type {teacher.shape.model_type} has nothing that fits behind what is read of a "
+            f"student of type {student.shape.model_type}; use --tail hidden, which works for any two families."
         )
+    origin = student.origin.copied(fitting, teacher.origin)
+    other = {name for name, source in fitting.items() if ours[name].dim() > 1 and not torch.equal(ours[name], theirs[source])}
     for name, source in fitting.items():
         ours[name].copy_(theirs[source])
-    tail = Tail("teacher", len(fitting), len(wanted) - len(fitting), layer)
-    return replace(student, origin=student.origin.copied(fitting, teacher.origin)), tail
+    origin = origin.replaced({name for name in other - origin.random if not name.startswith(pooler)})
+    return replace(student, origin=origin), Tail("teacher", len(fitting), len(unread) - len(fitting), layer)
 
 
 @torch.no_grad()
@@ -112,4 +115,6 @@ def _pass_on(student: Encoder, unread: Sequence[str]) -> Encoder:
         )
     for parameter in parameters.values():
         parameter.zero_()
-    return replace(student, origin=replace(student.origin, random=student.origin.random - parameters.keys()))
+    # Whatever stands in front of a projection that is zero is of no effect.
+    idle = {name for name in matrices(student.model).intersection(unread) if name.startswith(f"{last}.")}
+    return replace(student, origin=student.origin.replaced(idle))
