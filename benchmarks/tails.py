@@ -49,11 +49,15 @@ TASKS = ("sst2", "stsb")
 
 def distil(pair: str, tokens: int | None, work: Path) -> dict[str, Run]:
     """A student for each tail; the precision that is probed for the first serves all."""
-    recipe = {**shipped("quickstart"), **PAIRS[pair], **({} if tokens is None else {"tokens": tokens})}
+    recipe = {
+        **shipped("quick-cpu"),
+        "teacher": get_model_path(),
+        **PAIRS[pair],
+        **({} if tokens is None else {"tokens": tokens}),
+    }
     runs: dict[str, Run] = {}
     for tail in TAILS[pair]:
         run = limbeck.distill(
-            get_model_path(),
             corpus=[WIKIPEDIA],
             holdout=WIKIPEDIA_HELD_OUT,
             output=work / tail,
