@@ -52,12 +52,12 @@ def test_a_loaded_students_random_pooler_is_no_trained_one(distil, learned_from,
     second = learned_from(first.student, "second", tail="teacher", quiet=False)
     assert not second.summary["student"]["pooler_trained"]
     assert "are random: train it before use" in card(second)
-    assert equal({POOLER: weights(second)[POOLER]}, {POOLER: start_of(first, second)[POOLER]})  # a random one is no gain
+    assert equal({POOLER: weights(second)[POOLER]}, {POOLER: start_of(first)[POOLER]})  # a random one is no gain
     assert load_encoder(second.student).origin.random == {*TAIL, POOLER}
     assert "Fine-tune the student before you use its output: encoder.layer.1.attention.output," in capsys.readouterr().err
 
 
-def start_of(teacher, run):
+def start_of(teacher):
     return build_student(load_encoder(teacher.student), StudentShape(2, 32), "random", 0).model.state_dict()
 
 
@@ -70,7 +70,7 @@ def test_layers_of_an_untrained_last_one_are_known_for_it(distil, learned_from, 
     assert (BEWARE in card(second)) == (layers == "layers:2")
 
 
-def test_weights_that_come_from_a_trained_model_are_none(distil, teacher):
+def test_weights_that_come_from_a_trained_model_are_none(distil):
     run = distil(init="layers")
     assert load_encoder(run.student).origin.random == set()
     assert "come from a trained model" in card(run)

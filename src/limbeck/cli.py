@@ -427,12 +427,7 @@ def _run_recipe(parsed: argparse.Namespace) -> dict[str, Any]:
         raise UserError("--set was given a key twice; several values stand in brackets, such as 'corpus=[a, b]'.")
 
     values = override(configured, changes)
-    stages = values.get("stages")
-    written = (
-        {*configured, *(name for own in stages if isinstance(own, dict) for name in own)}
-        if isinstance(stages, list)
-        else configured.keys()
-    )
+    written = {*configured, *(name for own in configured.get("stages") or [] for name in own)}
     changed = {key.split(".")[2 if key.startswith("stages.") else 0] for key in changes}
 
     def spell(place: Sequence[str]) -> str:

@@ -125,6 +125,8 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         UserError: there is no such stage, or something that has no settings was to get one.
     """
     changed = copy.deepcopy(dict(values))
+    if "stages" in changed:
+        _named_stages(changed)  # for its refusal
     for scope in {key.rpartition(".")[0] for key in changes}:
         lengths = [key for key in changes if key in [f"{scope}.{name}".lstrip(".") for name in LENGTHS]]
         if len(lengths) > 1:
@@ -166,7 +168,7 @@ def _stage_at(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     names = [name for name, _ in stages]
     known = f"its stages are {', '.join(names)}" if stages else "it has no stages"
     if not stages and values.get("assistant", "none") != "none":
-        known += ", and its assistant is made of the fields that it has"
+        known += ": an assistant takes the recipe's own fields; write stages to give it others"
     raise UserError(f"{key}: the recipe has no stage {wanted!r}, {known}{nearest(wanted, names) or '.'}")
 
 

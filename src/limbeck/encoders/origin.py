@@ -32,7 +32,7 @@ class Origin:
     random: frozenset[str] = frozenset()
     """Its matrices that hold the random numbers they began with."""
     foreign: frozenset[str] = frozenset()
-    """Those that were copied or set to zero, and not trained with the rest."""
+    """Its matrices that a tail copied from a teacher or set to zero, and that were not trained with the rest."""
 
     def copied(self, sources: Mapping[str, str], theirs: Origin) -> Origin:
         """The same after weights were copied from another encoder.

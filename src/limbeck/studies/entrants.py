@@ -63,7 +63,7 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
     ]
     _check_names(rows)
     places = {_place(source) for _, source in named}
-    entrants = [_entrant(name, "teacher", place, headed=place in places) for place, name in teachers.items()]
+    entrants = [_entrant(name, "teacher", place, named=place in places) for place, name in teachers.items()]
     for name, source in named:
         if name in distilled:
             found = distilled[name]
@@ -143,12 +143,12 @@ def _place(source: str) -> str:
     return str(path.resolve()) if path.exists() else source
 
 
-def _entrant(name: str, role: Any, source: str, *, headed: bool = True, **relations: str) -> Entrant:
+def _entrant(name: str, role: Any, source: str, *, named: bool = True, **relations: str) -> Entrant:
     try:
         encoder = load_encoder(source)
     except UserError as error:
-        raise error if headed else UserError(f"The teacher of a run's student cannot be loaded: {error}") from None
+        raise error if named else UserError(f"The teacher of a run's student cannot be loaded: {error}") from None
     parameters = count_parameters(encoder.model)
     size = parameters.embedding + parameters.transformer
-    outputs = tuple(output_names(encoder)) if headed and has_sentence_head(encoder) else ()
+    outputs = tuple(output_names(encoder)) if named and has_sentence_head(encoder) else ()
     return Entrant(Model(name, role, f"{encoder.shape.layers}x{encoder.shape.width}", size, **relations), source, outputs)

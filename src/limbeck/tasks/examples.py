@@ -52,7 +52,7 @@ class Split:
     bad: tuple[BadRow, ...] = ()
     """Rows that were left out because they do not fit."""
     rows: int = 0
-    """All rows of the file, of a split that is a part of it."""
+    """All rows of the file, where the split is only a part of it."""
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -143,7 +143,7 @@ def _row(cells: Callable[[Any], Cells], columns: Sequence[str], separator: str |
         raise Unfit(f"{columns[-1]!r} holds infinity, which is no label")
     for part in label if isinstance(label, list) else [label]:
         if isinstance(part, str):
-            text_cell(columns[-1], part)
+            text_cell(columns[-1], part)  # for its refusal of what cannot be encoded
     return _Row(texts, label, number)
 
 
