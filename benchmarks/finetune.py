@@ -220,7 +220,7 @@ def write_models(folder: Path) -> dict[str, str]:
         "from limbeck.encoders.students import build_student; from limbeck.training.export import export_student; "
         "from pathlib import Path; teacher = load_encoder(sys.argv[1]); "
         "cut = build_student(teacher, StudentShape.parse('3x384'), 'layers', 0); "
-        "export_student(Path(sys.argv[2]), cut.model, cut.tokenizer, '')"
+        "export_student(Path(sys.argv[2]), cut, '')"
     )
     cut = folder / "3x384"
     subprocess.run([sys.executable, "-c", script, str(get_model_path()), str(cut)], check=True)

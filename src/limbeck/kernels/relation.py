@@ -5,10 +5,14 @@ MiniLMv2, section 3). Written plainly it costs several (batch, heads, n, n) tens
 backward pass. Here scores, softmax, loss and gradient of one block are formed in a single sweep and thrown away: with
 p the teacher's and q the student's row, d KL(p || q) / d score = q - p, so nothing of size n x n outlives its block,
 and memory grows with n.
+
+What takes the time on a processor are the two exponentials a score, then passes over the block: those are made in place. The
+products have only d_r columns; features lie as (d_r, n) for them, since many libraries are slow at narrow outputs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,8 +45,7 @@ def relation_kl(
 
     For each relation head a, R_a = softmax(A_a B_a^T / sqrt(d_r)) over the valid tokens only, and per sequence
     L = 1 / (A_r |x|) sum_a sum_t KL(R^T_{a,t} || R^S_{a,t}) (MiniLM, sections 3.1 and 3.2; MiniLMv2, section 3).
-    Softmax, logarithm and sums run in float32 at least whatever the autocast (float64 features stay float64); the
-    scores of bfloat16 features are rounded to bfloat16 by the matrix product.
+    All of it runs in float32 at least whatever the autocast (float64 features stay float64).
 
     Args:
         teacher: the two features (A, B), each (batch, n, w_T), concatenated over the heads. No gradient flows to them.
@@ -67,7 +70,6 @@ def relation_kl(
     _check_truth("mask", mask)
     _check_truth("pair_mask", pair_mask)
     check_relation_heads(relation_heads, teacher[0].shape[-1], student[0].shape[-1])
-    teacher, student = _one_dtype(teacher), _one_dtype(student)
     scales = [
         1 / (pair[0].shape[-1] / relation_heads) ** 0.5 if given is None else given
         for given, pair in zip(scale, (teacher, student), strict=True)
@@ -104,19 +106,6 @@ def _check_shapes(teacher: Pair, student: Pair, mask: Tensor | None) -> None:
 def _check_truth(name: str, mask: Tensor | None) -> None:
     if mask is not None and mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
         raise UserError(f"relation_kl: the {name} must be bool, or hold 0 and 1 alone; it is no additive mask.")
-
-
-def _one_dtype(pair: Pair) -> Pair:
-    """Bring both features into one type, and widen float16, where scores overflow and small gradients vanish.
-
-    A symmetric pair stays one tensor.
-    """
-    a, b = pair
-    dtype = torch.promote_types(a.dtype, b.dtype)
-    if torch.float16 in (a.dtype, b.dtype):
-        dtype = torch.promote_types(dtype, torch.float32)
-    wide = a.to(dtype)
-    return wide, wide if a is b else b.to(dtype)
 
 
 def _expand(name: str, table: Tensor | None, batch: int, length: int, heads: int) -> Tensor | None:
@@ -160,16 +149,18 @@ class _RelationKL(torch.autograd.Function):
         losses = torch.zeros(a_s.shape[0], dtype=work, device=a_s.device)
         gradients = _Gradients.like(a_s, b_s, bias_s, settings.symmetric, work) if any(ctx.needs_input_grad) else None
         for group in _groups(a_s, settings.mask, settings.heads):
-            teacher = group.take(a_t), group.take(b_t)
-            student = group.take(a_s), group.take(b_s)
+            teacher, student = group.take(a_t, b_t, work), group.take(a_s, b_s, work)
             slopes = None if gradients is None else gradients.slopes(student[0])
             kl = losses.new_zeros(len(student[0]))
+            largest = min(len(kl) * group.length**2, max(BLOCK_ELEMENTS, group.length))
+            scratch = [kl.new_empty(largest) for _ in range(4)]
             for block in _blocks(len(kl), group.length):
                 index = group.index(block) if settings.has_tables or bias_s is not None else ()
                 allowed = None if settings.pair_mask is None else settings.pair_mask[index]
-                t = _scores(teacher, block, settings.teacher_scale, settings.teacher_bias, index, work)
-                s = _scores(student, block, settings.student_scale, bias_s, index, work)
-                block_loss, slope = _kl_and_slope(t, s, allowed)
+                t, s, p, q = (block.view(each, group.length) for each in scratch)
+                _scores(teacher, block, settings.teacher_scale, settings.teacher_bias, index, t)
+                _scores(student, block, settings.student_scale, bias_s, index, s)
+                block_loss, slope = _kl_and_slope(t, s, p, q, allowed)
                 kl[block.matrices] += block_loss
                 if gradients is not None and slopes is not None:
                     _add_products(slope, student, block, slopes)
@@ -199,6 +190,11 @@ class _Block:
     matrices: slice
     rows: slice
 
+    def view(self, scratch: Tensor, length: int) -> Tensor:
+        """(matrices, rows, length) in the beginning of a buffer."""
+        shape = self.matrices.stop - self.matrices.start, self.rows.stop - self.rows.start, length
+        return scratch[: math.prod(shape)].view(shape)
+
 
 def _blocks(matrices: int, length: int) -> Iterator[_Block]:
     """Whole matrices while several fit into a block, else bands of one matrix's rows."""
@@ -206,7 +202,7 @@ def _blocks(matrices: int, length: int) -> Iterator[_Block]:
     step = max(1, BLOCK_ELEMENTS // length**2)
     for first in range(0, matrices, step):
         for row in range(0, length, rows):
-            yield _Block(slice(first, min(first + step, matrices)), slice(row, row + rows))
+            yield _Block(slice(first, min(first + step, matrices)), slice(row, min(row + rows, length)))
 
 
 @dataclass(frozen=True)
@@ -225,16 +221,20 @@ class _Group:
         """1 / (A_r |x|)."""
         return 1 / (self.heads * self.length)
 
-    def take(self, feature: Tensor) -> Tensor:
-        """(batch, n, w) -> (g * heads, length, w / heads), the valid tokens head by head (contiguous)."""
+    def take(self, a: Tensor, b: Tensor, dtype: torch.dtype) -> Pair:
+        """Of both (batch, n, w) the valid tokens head by head, (g * heads, w / heads, length); one if they are one."""
+        first = self._take(a, dtype)
+        return first, first if b is a else self._take(b, dtype)
+
+    def _take(self, feature: Tensor, dtype: torch.dtype) -> Tensor:
         if self.tokens is not None:
             feature = feature[self.rows[:, None], self.tokens]
-        split = feature.reshape(len(self.rows), self.length, self.heads, -1)
-        return split.transpose(1, 2).reshape(len(self.rows) * self.heads, self.length, -1)
+        turned = feature.transpose(1, 2).contiguous().to(dtype)
+        return turned.view(len(self.rows) * self.heads, -1, self.length)
 
     def put(self, slopes: Tensor, gradient: Tensor) -> None:
-        """The inverse of `take`: (g * heads, length, d) into its places in (batch, n, w)."""
-        joined = slopes.view(len(self.rows), self.heads, self.length, -1).transpose(1, 2).flatten(2).to(gradient.dtype)
+        """The inverse of `take`: (g * heads, d, length) into its places in (batch, n, w)."""
+        joined = slopes.view(len(self.rows), -1, self.length).transpose(1, 2).to(gradient.dtype)
         if self.tokens is None:
             gradient.copy_(joined)
         else:
@@ -268,35 +268,45 @@ def _groups(feature: Tensor, mask: Tensor | None, heads: int) -> Iterator[_Group
         yield _Group(rows, tokens, count, heads)
 
 
-def _scores(
-    pair: Pair, block: _Block, scale: float, bias: Tensor | None, index: tuple[Tensor, ...], dtype: torch.dtype
-) -> Tensor:
-    """Scaled dot-products of one block plus the bias, (matrices, rows, length) in the working precision."""
+def _scores(pair: Pair, block: _Block, scale: float, bias: Tensor | None, index: tuple[Tensor, ...], out: Tensor) -> None:
+    """Write one block's scaled dot-products plus the bias, (matrices, rows, length)."""
     a, b = pair
-    scores = torch.bmm(a[block.matrices, block.rows], b[block.matrices].transpose(1, 2)).to(dtype).mul_(scale)
-    return scores if bias is None else scores.add_(bias[index])
+    rows = a[block.matrices, :, block.rows].transpose(1, 2)
+    torch.baddbmm(out, rows, b[block.matrices], beta=0, alpha=scale, out=out)
+    if bias is not None:
+        out.add_(bias[index])
 
 
-def _kl_and_slope(t: Tensor, s: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """KL(softmax t || softmax s) summed for each matrix, and its derivative q - p by the student's scores."""
+def _kl_and_slope(t: Tensor, s: Tensor, p: Tensor, q: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """KL(softmax t || softmax s) summed for each matrix, and its derivative q - p by the student's scores.
+
+    All four are overwritten; p and q are room for the probabilities, and q holds the derivative in the end.
+    """
     if allowed is not None:
-        t, s = (scores.masked_fill_(~allowed, float("-inf")) for scores in (t, s))
-    log_p, log_q = torch.log_softmax(t, dim=-1), torch.log_softmax(s, dim=-1)
-    p, q = log_p.exp(), log_q.exp()
-    difference = log_p.sub_(log_q)
+        for scores in (t, s):
+            scores.masked_fill_(~allowed, float("-inf"))
+    torch.softmax(t, dim=-1, out=p)
+    torch.softmax(s, dim=-1, out=q)
+    normaliser = _normaliser(t, p) - _normaliser(s, q)
+    difference = t.sub_(s)
     if allowed is not None:  # -inf - (-inf), and rows without any allowed key
-        p, q, difference = (each.masked_fill_(~allowed, 0) for each in (p, q, difference))
-    return torch.linalg.vecdot(p.flatten(1), difference.flatten(1)), q.sub_(p)
+        for each in (p, q, difference):
+            each.masked_fill_(~allowed, 0)
+        normaliser.masked_fill_(~allowed.any(dim=-1), 0)
+    slope = q.sub_(p)
+    return difference.mul_(p).sum(dim=(1, 2)) - normaliser.sum(dim=-1), slope
+
+
+def _normaliser(scores: Tensor, probabilities: Tensor) -> Tensor:
+    """The logarithm of each row's sum of exponentials without another one: a row's largest probability is 1 / z."""
+    return scores.amax(dim=-1) - probabilities.amax(dim=-1).log()
 
 
 def _add_products(slope: Tensor, student: Pair, block: _Block, slopes: Pair) -> None:
     """Carry d loss / d scores of one block over to the features: G B to the rows of A, G^T A to B."""
     a, b = student
-    # bfloat16 has float32's range, so the slopes survive it.
-    factor = slope.to(a.dtype) if a.dtype == torch.bfloat16 else slope
-    a, b = a[block.matrices, block.rows].to(factor.dtype), b[block.matrices].to(factor.dtype)
-    slopes[0][block.matrices, block.rows] += torch.bmm(factor, b)
-    slopes[1][block.matrices] += torch.bmm(factor.transpose(1, 2), a)
+    slopes[0][block.matrices, :, block.rows] += torch.bmm(b[block.matrices], slope.transpose(1, 2))
+    slopes[1][block.matrices].baddbmm_(a[block.matrices, :, block.rows], slope)
 
 
 @dataclass(frozen=True)
@@ -319,8 +329,7 @@ class _Gradients:
 
     def slopes(self, feature: Tensor) -> Pair:
         """Sums in the working precision for one group's features; one and the same for a symmetric relation."""
-        dtype = torch.promote_types(feature.dtype, torch.float32)
-        a = torch.zeros_like(feature, dtype=dtype)
+        a = torch.zeros_like(feature)
         return a, a if self.b is None else torch.zeros_like(a)
 
     def store(self, slopes: Pair, group: _Group, factor: float) -> None:
