@@ -69,17 +69,17 @@ def run_limbeck(task: str, model: str, precision: str, steps: int, data: Path, o
     from limbeck.tasks.predict import TaskEvaluation
     from limbeck.training.loop import Loop
 
-    meter, train, evaluate = Meter(), Loop.train, TaskEvaluation.__call__
+    meter, train, evaluate = Meter(), Loop.train, TaskEvaluation.turns
 
     def timed_train(loop: Loop) -> Any:
         meter.start(loop.student)
         return train(loop)
 
-    def stopping_evaluate(*arguments: Any) -> dict[str, float]:
+    def stopping_evaluate(*arguments: Any) -> Any:
         meter.stop()  # the only evaluation comes after the last step
         return evaluate(*arguments)
 
-    Loop.train, TaskEvaluation.__call__ = timed_train, stopping_evaluate  # type: ignore[assignment, method-assign]
+    Loop.train, TaskEvaluation.turns = timed_train, stopping_evaluate  # type: ignore[assignment, method-assign]
     run = finetune(
         model,
         task=task,

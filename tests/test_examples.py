@@ -52,3 +52,11 @@ def test_assistant(tmp_path, capsys, held_out):
             ("assistant", "6x192:768/12"),
             ("student", "3x192:768/12"),
         ]
+
+
+@pytest.mark.usefixtures("minilm")
+def test_several_students(tmp_path, capsys, held_out):
+    example = runpy.run_path(str(EXAMPLES / "several_students.py"))
+    for _ in range(2):  # the second time it finds everything done
+        example["main"](tmp_path / "run", steps=1, held_out=held_out)
+        assert re.findall(r"^(\S+) .* held-out loss \d", capsys.readouterr().out, re.MULTILINE) == ["3x384", "3x192"]

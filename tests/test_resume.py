@@ -461,7 +461,7 @@ def test_nothing_that_is_not_finite_is_written_over_a_good_checkpoint(distil, mo
         last = self.progress.step + 1 == 6
         if last and poisoned == "before":
             poison(self)
-        done = take(self, size)
+        done = yield from take(self, size)
         if last:
             poison(self)
         return done
@@ -568,7 +568,12 @@ def scripted(monkeypatch):
 
     def use(losses):
         values = iter(losses)
-        monkeypatch.setattr("limbeck.training.evaluation.HeldOut.__call__", lambda *_: {"loss": next(values)})
+
+        def turns(*_):
+            yield from ()
+            return {"loss": next(values)}
+
+        monkeypatch.setattr("limbeck.training.evaluation.HeldOut.turns", turns)
 
     return use
 

@@ -16,7 +16,7 @@ from limbeck.cli import main
 from limbeck.objectives import METHODS, MiniLM, MiniLMv2
 from limbeck.recipe import Recipe, read_recipe
 from limbeck.stages import StagedRecipe, StageRecipe, override, recipe_of
-from limbeck.training.distill import forecast_stages
+from limbeck.training.distill import forecasts
 from limbeck.training.stage import Plan
 
 SOURCE = Path(recipes.__file__).parents[1]
@@ -129,7 +129,7 @@ def test_each_recipe_can_be_carried_out_with_a_small_teacher_and_student(name, s
         changes |= {field: narrow(shipped[field], width)} if field in shipped else {}
     for stage in shipped.get("stages", []):
         changes[f"stages.{stage['name']}.student"] = narrow(stage["student"], width)
-    told = forecast_stages(recipe_of(override(shipped, changes)), tmp_path / "run", quiet=True)
+    told = forecasts(recipe_of(override(shipped, changes)), tmp_path / "run", quiet=True)
     assert list(told) == (["assistant", "student"] if "stages" in shipped or "assistant" in shipped else [""])
     wanted = shipped["objective"].get("teacher_layer", sizes["num_hidden_layers"])
     assert next(iter(told.values())).teacher.features["v"] == [wanted]

@@ -21,7 +21,7 @@ from limbeck.studies.entrants import list_entrants, write_twin
 from limbeck.training import folder as folders
 from limbeck.training import memory
 from limbeck.training import staged as orchestration
-from limbeck.training.distill import forecast_stages
+from limbeck.training.distill import forecasts
 from limbeck.training.folder import RunFolder
 from limbeck.training.loop import Loop
 from limbeck.training.resume import fingerprint
@@ -170,7 +170,7 @@ def test_without_an_assistant_auto_leaves_an_ordinary_run(distil):
 def test_what_the_teacher_s_layer_taught_is_mimicked_of_the_assistant_s_last(save_bert, corpus, tmp_path):
     teacher = save_bert(tmp_path / "deep", num_hidden_layers=14, hidden_size=16, num_attention_heads=2, intermediate_size=16)
     common = {**PLAIN, "corpus": [str(corpus)], "teacher": str(teacher), "student": "2x8", "assistant": "auto"}
-    told = forecast_stages(recipe_of(common), tmp_path / "run", quiet=True)
+    told = forecasts(recipe_of(common), tmp_path / "run", quiet=True)
     assert {name: each.teacher.features["q"] for name, each in told.items()} == {"assistant": [12], "student": [14]}
     assert not (tmp_path / "run").exists()
     explicit = with_assistants(recipe_of({**common, "objective": {"teacher_layer": 9}}), Reporter(quiet=True))

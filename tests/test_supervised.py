@@ -276,7 +276,12 @@ def scripted(monkeypatch):
 
     def use(*values, metric="accuracy"):
         script = iter(values)
-        monkeypatch.setattr("limbeck.tasks.predict.TaskEvaluation.__call__", lambda *_: {metric: next(script)})
+
+        def turns(*_):
+            yield from ()
+            return {metric: next(script)}
+
+        monkeypatch.setattr("limbeck.tasks.predict.TaskEvaluation.turns", turns)
 
     return use
 

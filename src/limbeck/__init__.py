@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from limbeck.studies.evaluate import evaluate
     from limbeck.tasks.finetune import finetune, run_finetuning
     from limbeck.tasks.recipe import FineTuning
-    from limbeck.training.distill import distill, forecast, forecast_stages, run, run_recipe
+    from limbeck.training.distill import distill, forecast, forecasts, run, run_recipe
     from limbeck.training.forecast import Forecast
     from limbeck.training.run import Run
 
@@ -39,7 +39,7 @@ __all__ = [
     "evaluate",
     "finetune",
     "forecast",
-    "forecast_stages",
+    "forecasts",
     "kernels",
     "prepare",
     "run",
@@ -72,7 +72,7 @@ __getattr__ = attach(
         "evaluate": "limbeck.studies.evaluate",
         "finetune": "limbeck.tasks.finetune",
         "forecast": "limbeck.training.distill",
-        "forecast_stages": "limbeck.training.distill",
+        "forecasts": "limbeck.training.distill",
         "prepare": "limbeck.data.corpora",
         "run": "limbeck.training.distill",
         "run_finetuning": "limbeck.tasks.finetune",

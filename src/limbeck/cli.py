@@ -31,6 +31,7 @@ from limbeck.text import nearest, one_line
 
 REPEATED = {
     "corpus": "PATH",
+    "student": "SHAPE",
     "trackers": "TRACKER",
     "corpus_weights": "WEIGHT",
     "data": "PATH",
@@ -40,6 +41,8 @@ REPEATED = {
     "splits": "SPLIT",
 }
 """What stands in the help for each value of a flag that takes several."""
+GIVEN_ANEW = ("student",)
+"""Those of them that mostly take one value: given once more, they begin anew."""
 DONE, CHECK_FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -384,7 +387,7 @@ def _add_flag(group: Any, setting: Setting, prefix: str = "") -> None:
     group.add_argument(
         flag(setting.name),
         nargs="+" if setting.repeated else None,
-        action="extend" if setting.repeated else "store",
+        action="extend" if setting.repeated and setting.name not in GIVEN_ANEW else "store",
         metavar=REPEATED[setting.name] if setting.repeated else setting.name.upper().replace("_", "-"),
         default=SUPPRESS,
         help=(prefix + setting.text + default).replace("%", "%%"),
@@ -527,18 +530,21 @@ def _spelling(given: dict[str, Any], configured: dict[str, Any]) -> Spelling:
 
 
 def _dry_run(recipe: Recipe | StagedRecipe, parsed: argparse.Namespace) -> dict[str, Any]:
-    from limbeck.training.distill import ALONE, forecast_stages
+    from limbeck.training.distill import ALONE, forecasts
     from limbeck.training.forecast import show_forecasts
 
     if parsed.output is None:
         parsed.output = Path(tempfile.gettempdir(), f"limbeck-dry-run-{os.getpid()}")  # nothing is written there
     try:
-        told = forecast_stages(recipe, **_destination(parsed))
+        told = forecasts(recipe, **_destination(parsed))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; nothing was trained") from None
     if not (parsed.json or parsed.quiet):
-        show_forecasts(told)
-    return asdict(told[ALONE]) if ALONE in told else {"stages": {stage: asdict(each) for stage, each in told.items()}}
+        show_forecasts(told, side_by_side=isinstance(recipe, Recipe) and len(recipe.students) > 1)
+    if ALONE in told:
+        return asdict(told[ALONE])
+    parts = "students" if isinstance(recipe, Recipe) and len(recipe.students) > 1 else "stages"
+    return {parts: {name: asdict(each) for name, each in told.items()}}
 
 
 def _objective(given: dict[str, Any], configured: Any) -> dict[str, Any]:

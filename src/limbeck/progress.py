@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,7 +101,10 @@ class Reporter:
 
     def logged(self, record: Mapping[str, Any]) -> None:
         """After each line of the log."""
-        step, figures = record["step"], f"loss {record['loss']:.4f}  {count(record['tokens_per_second'])} tokens/s"
+        self._show(record["step"], f"loss {record['loss']:.4f}", record["tokens_per_second"])
+
+    def _show(self, step: int, losses: str, tokens_per_second: float) -> None:
+        figures = f"{losses}  {count(tokens_per_second)} tokens/s"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, description=self._line(step, figures), figures=figures)
         elif step >= self._next_line or step == self._steps:
@@ -116,3 +119,65 @@ class Reporter:
         """Where training is; the time left follows from the steps taken by this process, not by an earlier one."""
         left = (time.perf_counter() - self._started) / (step - self._begun) * (self._steps - step)
         return f"step {step}/{self._steps}  {figures}  {duration(left)} left"
+
+
+class Chorus(Reporter):
+    """Tells of several students that are trained side by side: what is the same of all of them once, and the rest of each."""
+
+    def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._names = names
+        self._facts: set[tuple[str, str]] = set()
+        self._records: dict[str, Mapping[str, Any]] = {}
+
+    def voice(self, name: str) -> Reporter:
+        """What one of the students is told of by."""
+        return _Voice(self, name)
+
+    def fact(self, name: str, text: str) -> None:
+        """Print what the runs are made of, unless that was said of another student already."""
+        if (name, text) not in self._facts:
+            self._facts.add((name, text))
+            super().fact(name, text)
+
+    def heard(self, name: str, record: Mapping[str, Any]) -> None:
+        """After a line of a student's log; a step is told of once all students have come to it."""
+        self._records = {other: each for other, each in self._records.items() if each["step"] == record["step"]}
+        self._records[name] = record
+        if len(self._records) == len(self._names):
+            losses = ", ".join(f"{each} {self._records[each]['loss']:.4f}" for each in self._names)
+            self._show(record["step"], f"loss {losses}", record["tokens_per_second"])
+
+
+class _Voice(Reporter):
+    """Tells of one of several students."""
+
+    def __init__(self, chorus: Chorus, name: str) -> None:
+        super().__init__(quiet=True)
+        self._chorus, self._name = chorus, name
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._chorus.say(f"{self._name}: {text}")
+
+    def fact(self, name: str, text: str) -> None:
+        """Print what the run is made of."""
+        self._chorus.fact(name, text)
+
+    @contextmanager
+    def tokenizing(self, size: int) -> Iterator[Callable[[int], None]]:
+        """While text is tokenised."""
+        with self._chorus.tokenizing(size) as read:
+            yield read
+
+    def stepped(self, step: int) -> None:
+        """After each step."""
+        self._chorus.stepped(step)
+
+    def logged(self, record: Mapping[str, Any]) -> None:
+        """After each line of the log."""
+        self._chorus.heard(self._name, record)
+
+    def evaluated(self, step: int, metric: str, value: float) -> None:
+        """After an evaluation."""
+        self._chorus.evaluated(step, f"{self._name} {metric}", value)

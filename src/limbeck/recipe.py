@@ -34,9 +34,18 @@ def listed_text(value: object) -> object:
     return [part.strip() for part in str(values[0]).split(",")] if len(values) == 1 else [str(each) for each in values]
 
 
-def _shape(text: str) -> str:
-    StudentShape.parse(text)
-    return text
+def _one_or_several(value: object) -> object:
+    """A single shape as it is, several as a list."""
+    shapes = listed_text(value)
+    return shapes[0] if isinstance(shapes, list) and len(shapes) == 1 else shapes
+
+
+def _shapes(given: str | list[str]) -> str | list[str]:
+    if not given:
+        raise ValueError("give at least one shape, such as 6x384")
+    for shape in [given] if isinstance(given, str) else no_duplicates(given):
+        StudentShape.parse(shape)
+    return given
 
 
 def _assistants(text: str) -> str:
@@ -91,8 +100,9 @@ class Recipe:
     """weigh each corpus by its size to this power, as for languages: 1 as large as they are, 0 all alike"""
     text_column: Annotated[str, Field(min_length=1)] = "text"
     """where the text stands in JSON lines, Parquet and data sets"""
-    student: Annotated[str, AfterValidator(_shape)]
-    """the student's shape, LAYERSxWIDTH[:FEED_FORWARD][/HEADS], such as 6x384"""
+    student: Annotated[str | list[str], BeforeValidator(_one_or_several), AfterValidator(_shapes)]
+    """the student's shape, LAYERSxWIDTH[:FEED_FORWARD][/HEADS], such as 6x384; several students learn from one pass of the
+    teacher"""
     objective: AnyObjective = MiniLMv2()
     """what is mimicked, and its loss"""
     init: Text = "random"
@@ -166,11 +176,19 @@ class Recipe:
             raise ValueError(f"a held-out share of {share} was asked for; it must lie above 0 and at most at 0.5")
         if self.keep_best and (self.holdout is None or self.eval_every is None):
             raise ValueError("the best student is known only by evaluations; give holdout and eval_every with keep_best")
+        if len(self.students) > 1 and self.assistant != "none":
+            raise ValueError("an assistant teaches one student; give one student, or no assistant")
+
+    @property
+    def students(self) -> list[str]:
+        """The shapes of all students."""
+        return [self.student] if isinstance(self.student, str) else self.student
 
     @property
     def shape(self) -> StudentShape:
-        """The student's shape."""
-        return StudentShape.parse(self.student)
+        """The shape of the one student."""
+        (student,) = self.students
+        return StudentShape.parse(student)
 
     @property
     def named_family(self) -> str | None:

@@ -48,6 +48,8 @@ class StageRecipe(Recipe):
         Recipe.__post_init__(self)
         if self.assistant != "none":
             raise ValueError("assistant is for a recipe without stages; write the assistant as a stage of its own")
+        if len(self.students) > 1:
+            raise ValueError(f"student: a stage has one student, not {' and '.join(self.students)}; give each a stage")
         if self.teacher == self.init == BEFORE:
             raise ValueError(f"init: {BEFORE} needs a teacher other than the stage before, whose weights it begins with")
 

@@ -22,8 +22,8 @@ REMEDIES = {
 }
 """What to do about an answer of the hub's, by the name of the error, for one of the two kinds of things it has."""
 RUN_RECIPE = "recipe.yaml"
-RUN_STUDENT = "student"
-"""What tells a run's directory, and where its student lies."""
+RUN_STUDENT, RUN_STUDENTS = "student", "students"
+"""What tells a run's directory, and where its student lies, or several students."""
 RUN_SUMMARY, RUN_REMOVED = "summary.json", "weights_removed"
 """The summary of a finished run, and what in it says why its weights were removed."""
 
@@ -103,6 +103,10 @@ def _student_of(run: Path) -> Path:
     summary = run / RUN_SUMMARY
     if not student.is_dir() and summary.is_file() and RUN_REMOVED in (known := read_json(summary)):
         raise UserError(f"The run {run} has no student any more ({known[RUN_REMOVED]}); train it again with --overwrite.")
+    if several := sorted(path.name for path in run.glob(f"{RUN_STUDENTS}/*")):
+        raise UserError(
+            f"The run {run} has several students, {', '.join(several)}; name one, such as {run / RUN_STUDENTS / several[0]}."
+        )
     if not student.is_dir():
         raise UserError(f"The run {run} has no student yet ({contents(run)}); resume it, or name the student's own folder.")
     return student

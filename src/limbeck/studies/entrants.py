@@ -17,7 +17,7 @@ from limbeck.stages import StagedRecipe
 from limbeck.studies.tuning import file_name
 from limbeck.tasks.heads import has_sentence_head, output_names
 from limbeck.training.export import export_student
-from limbeck.training.folder import RunFolder
+from limbeck.training.folder import RUNS, RunFolder
 from limbeck.training.staged import stage_recipes
 from limbeck.training.summary import public_name
 from limbeck.training.tail import apply_tail
@@ -52,7 +52,7 @@ def list_entrants(models: Sequence[str], twins: Path) -> list[Entrant]:
     Raises:
         UserError: a model cannot be loaded, or two rows would have the same name.
     """
-    named = [named_source(text) for text in models]
+    named = [each for text in models for each in _each_student(*named_source(text))]
     distilled = {name: found for name, source in named if (found := _distillation(source)) is not None}
     teachers = {_place(found.teacher): public_name(found.teacher) for found in distilled.values()}
     teachers |= {_place(source): name for name, source in named if _place(source) in teachers}
@@ -112,6 +112,12 @@ def named_source(text: str) -> tuple[str, str]:
     """The name and the source of a model that is given as NAME=MODEL or as MODEL alone."""
     name, equals, source = text.partition("=")
     return (name, source) if equals and name and source and "/" not in name else (public_name(text), text)
+
+
+def _each_student(name: str, source: str) -> list[tuple[str, str]]:
+    """A run of several students as theirs; anything else as it is."""
+    students = sorted(path.name for path in Path(source).expanduser().glob(f"{RUNS}/*"))
+    return [(f"{name}-{student}", str(Path(source) / RUNS / student)) for student in students] or [(name, source)]
 
 
 @dataclass(frozen=True)

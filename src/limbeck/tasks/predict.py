@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,8 +89,11 @@ class TaskEvaluation(Evaluation):
         """A hash of the split's rows."""
         return self.assignment.source(self.assignment.selecting).fingerprint
 
-    def __call__(self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
-        """Every metric, as a fraction."""
+    def turns(
+        self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int
+    ) -> Generator[None, None, dict[str, float]]:
+        """Every metric, as a fraction; no teacher is asked."""
+        yield from ()
         judged = predict(self.assignment, self.assignment.selecting, stage.module.student, accelerator, batch_size)
         self.latest = {self.assignment.selecting: judged}
         return dict(judged.scores)

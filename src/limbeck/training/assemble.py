@@ -54,20 +54,21 @@ def assemble(
         recipe: what to do.
         begun: the resolved recipe of the run that is resumed, whose length and probed decisions are taken over.
         reporter: hears what the text amounts to.
-        stand_ins: folder -> an encoder that takes the place of what will lie there, of which only the sizes are known yet.
+        stand_ins: folder -> an encoder that takes the place of what lies there, or will: one that others use as well, or that
+            has only the sizes yet.
 
     Raises:
         UserError: something in the recipe or the input is wrong.
     """
     made = stand_ins or {}
     start = made.get(recipe.init, recipe.init)
-    teacher = made.get(recipe.teacher) or _teacher(recipe, start)
+    teacher = made.get(recipe.teacher) or load_encoder(recipe.teacher, needed_layers(recipe, start))
     student, objective = _student_and_objective(recipe, teacher, start)
     init = {"init": fingerprint(student.model)} if is_folder(recipe.init) else {}
     student, tail = apply_tail(recipe.tail, teacher, student, objective)
     trained = tail_objective(recipe.tail, objective, teacher.shape, student.shape)
-    if recipe.teacher not in made:  # which other stages may need whole
-        keep_layers(teacher.model, range(1, _deepest(trained, teacher.shape, student.shape) + 1))
+    if recipe.teacher not in made:  # which others may need whole
+        keep_layers(teacher.model, range(1, deepest_layer(trained, teacher.shape, student.shape) + 1))
     recipe = replace(recipe, packing=_packing(recipe, teacher))
     source, holdout = _sources(recipe, teacher, student, reporter)
     stage = build_stage(student.model, teacher.model, trained, source, None if holdout is None else HeldOut(holdout)).to(
@@ -94,8 +95,12 @@ def _fingerprints(teacher: Encoder, stage: Stage) -> dict[str, str]:
     }
 
 
-def _teacher(recipe: Recipe, start: str | Encoder) -> Encoder:
-    """The teacher, without the weights of layers that neither run nor are copied."""
+def needed_layers(recipe: Recipe, start: str | Encoder) -> set[int]:
+    """The layers of the teacher that run or are copied where a student has this start, an encoder or what `Recipe.init` says.
+
+    Raises:
+        UserError: as `assemble`.
+    """
     config = load_config(recipe.teacher)
     ours = EncoderShape.of(config)
     check_size(recipe.shape, ours)
@@ -103,10 +108,10 @@ def _teacher(recipe: Recipe, start: str | Encoder) -> Encoder:
     theirs = planned_shape(config, recipe.shape, start, family=recipe.named_family, teacher_heads=heads)
     trained = tail_objective(recipe.tail, recipe.objective.resolve(ours, theirs), ours, theirs)
     copied = copied_layers(recipe.init, ours.layers, theirs.layers) or []
-    return load_encoder(recipe.teacher, {*range(1, _deepest(trained, ours, theirs) + 1), *copied})
+    return {*range(1, deepest_layer(trained, ours, theirs) + 1), *copied}
 
 
-def _deepest(objective: Mimicry, teacher: EncoderShape, student: EncoderShape) -> int:
+def deepest_layer(objective: Mimicry, teacher: EncoderShape, student: EncoderShape) -> int:
     """The last of the teacher's layers that a resolved objective reads."""
     return max(layer for layers in objective.wants(teacher, student)[0].values() for layer in layers)
 

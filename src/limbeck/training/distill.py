@@ -21,6 +21,7 @@ from limbeck.training.forecast import Forecast, make_forecast
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import this_process
 from limbeck.training.run import Run, carry_out, check, make_ready, opened, standing
+from limbeck.training.siblings import Sibling, look_at_siblings, run_siblings
 from limbeck.training.stage import Plan
 from limbeck.training.staged import Look, look_at_stages, run_stages, with_assistants
 
@@ -37,11 +38,11 @@ def distill(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Distil a teacher into a smaller student.
+    """Distil a teacher into a smaller student, or into several that learn from one pass of the teacher.
 
     Args:
         teacher: folder (or hub name) of the encoder that is mimicked.
-        output: the run directory; the student is written to its folder ``student``.
+        output: the run directory; the student is written to its folder ``student``, several of them to ``students``.
         resume: "auto" goes on from the newest checkpoint in the run directory, or starts if there is none.
         overwrite: start anew although the directory holds an earlier run.
         quiet: print nothing.
@@ -110,6 +111,8 @@ def run_recipe(
     recipe = _planned(recipe, output, quiet=quiet)
     if isinstance(recipe, StagedRecipe):
         return run_stages(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
+    if len(recipe.students) > 1:
+        return run_siblings(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
     return carry_out(distillation_job(recipe), output, resume=resume, overwrite=overwrite, quiet=quiet)
 
 
@@ -124,15 +127,15 @@ def forecast(
     """Say what `run_recipe` with the same arguments would do and need; nothing is trained or written.
 
     Raises:
-        UserError: as `run_recipe` would, or the recipe has several stages (`forecast_stages`).
+        UserError: as `run_recipe` would, or the recipe has several stages or students (`forecasts`).
     """
-    told = forecast_stages(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
+    told = forecasts(recipe, output, resume=resume, overwrite=overwrite, quiet=quiet)
     if list(told) != [ALONE]:
-        raise UserError(f"The recipe has the stages {', '.join(told)}; use forecast_stages, which tells of each.")
+        raise UserError(f"The recipe has the parts {', '.join(told)}; use forecasts, which tells of each.")
     return told[ALONE]
 
 
-def forecast_stages(
+def forecasts(
     recipe: Recipe | StagedRecipe,
     output: str | Path,
     *,
@@ -140,10 +143,11 @@ def forecast_stages(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> dict[str, Forecast]:
-    """Say of each stage what `run_recipe` with the same arguments would do and need; nothing is trained or written.
+    """Say of each stage or student what `run_recipe` with the same arguments would do and need; nothing is trained or written.
 
     Returns:
-        Stage's name -> its forecast; a recipe without stages has one, under `ALONE`.
+        Stage's name or student's shape -> its forecast; a recipe of one student without stages has one, under `ALONE`. Of
+        several students the first one's includes the teacher's pass, and the others' do not.
 
     Raises:
         UserError: as `run_recipe` would.
@@ -151,6 +155,8 @@ def forecast_stages(
     recipe = _planned(recipe, output, quiet=quiet)
     if isinstance(recipe, StagedRecipe):
         return look_at_stages(recipe, output, _forecast, resume=resume, overwrite=overwrite, quiet=quiet)
+    if len(recipe.students) > 1:
+        return look_at_siblings(recipe, output, _forecast, resume=resume, overwrite=overwrite, quiet=quiet)
     job = distillation_job(recipe)
     folder, reporter = opened(job, output, quiet=quiet)
     with isolated(this_process().device):
@@ -166,7 +172,7 @@ def _planned(recipe: Recipe | StagedRecipe, output: str | Path, *, quiet: bool) 
     return with_assistants(recipe, reporter) if isinstance(recipe, Recipe) else recipe
 
 
-def _forecast(look: Look) -> Forecast:
+def _forecast(look: Look | Sibling) -> Forecast:
     look.reporter.say("trying a few steps")
     unreached, memory = make_ready(look.parts, look.folder)
     plan, done = Plan.of(look.parts.recipe, look.begun or look.parts.recipe), Progress()

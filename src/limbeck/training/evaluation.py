@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,9 @@ class HeldOut(Evaluation):
         """A hash of the text."""
         return self.source.fingerprint
 
-    def __call__(self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
+    def turns(
+        self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int
+    ) -> Generator[None, None, dict[str, float]]:
         """The objective's terms over the text, and their weighted sum as "loss"."""
         training = module.training
         module.eval()
@@ -42,6 +45,7 @@ class HeldOut(Evaluation):
             if number % accelerator.num_processes != accelerator.process_index:
                 continue
             batch = on_device(self.source.collate(examples), device)
+            yield
             count = stage.module.counts(batch)
             with torch.no_grad():
                 terms = module(batch, stage.targets(batch))

@@ -15,10 +15,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from limbeck.encoders.folders import RUN_RECIPE, RUN_REMOVED, RUN_STUDENT, RUN_SUMMARY
+from limbeck.encoders.folders import RUN_RECIPE, RUN_REMOVED, RUN_STUDENT, RUN_STUDENTS, RUN_SUMMARY
 from limbeck.errors import CheckFailed, UserError
 
-STUDENT, RECIPE, SUMMARY, REMOVED = RUN_STUDENT, RUN_RECIPE, RUN_SUMMARY, RUN_REMOVED
+STUDENT, STUDENTS, RECIPE, SUMMARY, REMOVED = RUN_STUDENT, RUN_STUDENTS, RUN_RECIPE, RUN_SUMMARY, RUN_REMOVED
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
@@ -31,7 +31,22 @@ COMPARISON = "comparison.json"
 PREDICTIONS = "predictions"
 SUBMISSION = "submission"
 STAGES = "stages"
-PARTS = (SUMMARY, STUDENT, BEST, LOG, TRACKERS, CHECKPOINTS, COMPARISON, PREDICTIONS, SUBMISSION, STAGES, RECIPE)
+RUNS = "runs"
+PARTS = (
+    SUMMARY,
+    STUDENT,
+    STUDENTS,
+    BEST,
+    LOG,
+    TRACKERS,
+    CHECKPOINTS,
+    COMPARISON,
+    PREDICTIONS,
+    SUBMISSION,
+    STAGES,
+    RUNS,
+    RECIPE,
+)
 """Everything a run writes, in the order in which --overwrite removes it; it removes nothing else."""
 
 
@@ -77,6 +92,10 @@ class RunFolder:
     def stage(self, name: str) -> RunFolder:
         """The directory of a stage, which is a run of its own."""
         return RunFolder(self.path / STAGES / name)
+
+    def run(self, name: str) -> RunFolder:
+        """The directory of one of several students, which is a run of its own."""
+        return _OneOfSeveral(self, name)
 
     @property
     def finished(self) -> bool:
@@ -232,8 +251,24 @@ class RunFolder:
 
     def cut_log(self, step: int) -> None:
         """Remove the lines of steps after this one, and that the run was resumed at it: a resumed run writes them again."""
-        kept = [record for record in self.read_log() if record["step"] <= step - ("resumed" in record)]
-        write_file(self.path / LOG, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+        self.write_log(record for record in self.read_log() if record["step"] <= step - ("resumed" in record))
+
+    def write_log(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Put these lines in the place of the log's."""
+        write_file(self.path / LOG, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+class _OneOfSeveral(RunFolder):
+    """The directory of one of several students, whose log goes into that of them all as well."""
+
+    def __init__(self, whole: RunFolder, name: str) -> None:
+        super().__init__(whole.path / RUNS / name)
+        self._whole, self._name = whole, name
+
+    def append_log(self, record: Mapping[str, Any]) -> None:
+        """Add one line to both logs."""
+        super().append_log(record)
+        self._whole.append_log({"student": self._name, **record})
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -201,8 +201,10 @@ def make_forecast(parts: DistillationParts, plan: Plan, unreached: list[str], me
 
 def flops_a_sequence(stage: Stage, max_length: int, precision: str) -> int:
     """Operations of one full sequence's forward and backward pass, the teacher's included."""
+    batch = full_batch(stage, 1, max_length)
+    stage.targets(batch)  # a teacher that several students share is counted with one of them
     with undisturbed(stage.module), flop_counter() as counter:
-        forward_and_backward(stage, full_batch(stage, 1, max_length), precision)
+        forward_and_backward(stage, batch, precision)
     return int(counter.get_total_flops())
 
 
@@ -301,21 +303,30 @@ def _device(stage: Stage) -> torch.device:
     return next(stage.module.parameters()).device
 
 
-def show_forecasts(told: Mapping[str, Forecast]) -> None:
-    """Print forecasts for a person, each under its stage's name, if it has one."""
-    console = printer()
-    for stage, forecast in told.items():
-        if stage:
-            console.print(f"stage {stage}", markup=False)
+def show_forecasts(told: Mapping[str, Forecast], *, side_by_side: bool) -> None:
+    """Print forecasts for a person, each under its name, if it has one.
+
+    Args:
+        told: by the names of stages, or of students.
+        side_by_side: whether these are students that are trained at a time, not stages one after another.
+    """
+    console, what = printer(), "student" if side_by_side else "stage"
+    for name, forecast in told.items():
+        if name:
+            console.print(f"{what} {name}", markup=False)
         console.print(_table(forecast))
     if len(told) > 1:
-        console.print(f"all stages\n{_together([*told.values()])}")
+        console.print(f"all {what}s\n{_together([*told.values()], side_by_side=side_by_side)}")
     console.print("Nothing was trained, and nothing was written but the text's tokens, which the next run finds in the cache.")
 
 
-def _together(told: Sequence[Forecast]) -> str:
+def _together(told: Sequence[Forecast], *, side_by_side: bool) -> str:
     seconds, disk = sum(each.seconds.training for each in told), sum(each.disk.total for each in told)
-    return f"{duration(seconds)}, {size(max(each.memory.peak for each in told))} of memory at the highest, {size(disk)} on disk"
+    peak = max(each.memory.peak for each in told)
+    if side_by_side:  # one at a time takes its steps, but all keep their moments
+        peak += sum(each.memory.moments + each.memory.table for each in told) - max(each.memory.moments for each in told)
+    taught = "; the teacher's pass is told of with the first" if side_by_side else ""
+    return f"{duration(seconds)}, {size(peak)} of memory at the highest, {size(disk)} on disk{taught}"
 
 
 def _table(told: Forecast) -> Table:

@@ -46,7 +46,7 @@ def _one_at_a_time() -> Iterator[None]:
         ALONE.release()
 
 
-def seed_step(device: torch.device, seed: int, process: int, examples: int, stream: str = "student") -> None:
+def seed_step(device: torch.device, seed: int, process: int, examples: int, micro_batch: int) -> None:
     """Make dropout a pure function of where in the run it is drawn, so that no checkpoint has to hold random states.
 
     Args:
@@ -54,9 +54,9 @@ def seed_step(device: torch.device, seed: int, process: int, examples: int, stre
         seed: the recipe's.
         process: the number of this process.
         examples: examples that the run has done before the step.
-        stream: what draws; two streams are independent of each other.
+        micro_batch: the micro-batch's place in the step.
     """
-    digest = blake2b(f"{stream}/{seed}/{process}/{examples}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{seed}/{process}/{examples}/{micro_batch}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "big")
     torch.default_generator.manual_seed(number)  # torch.manual_seed would seed every GPU of the machine as well
     if device.type != "cpu":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +23,7 @@ from limbeck.training.best import Best
 from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, State, restore, save_checkpoint
 from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
-from limbeck.training.interrupt import stop_request
+from limbeck.training.interrupt import StopRequest, stop_request
 from limbeck.training.isolation import seed_step
 from limbeck.training.stage import Plan, Stage, mean, mean_loss
 from limbeck.training.table import TableGradient
@@ -126,19 +126,33 @@ class Loop:
             TrainingStopped: a loss, gradient or weight was not finite.
             Interrupted: an end was asked for, and a checkpoint written.
         """
-        plan, processes = self.plan, self.accelerator.num_processes
+        with self.reporter.training(self.steps, self.progress.step), stop_request() as stop:
+            for _ in self.turns(stop):
+                pass
+        return self.progress
+
+    @property
+    def steps(self) -> int:
+        """The step that training ends with, unless it ends early."""
+        return self.progress.step + self.plan.steps_left(self.progress.examples, self.accelerator.num_processes)
+
+    def turns(self, stop: StopRequest) -> Generator[None, None, None]:
+        """Take the remaining steps; yields whenever the teacher is to be asked, so that several loops can share its passes.
+
+        Args:
+            stop: looked at after each step.
+
+        Raises:
+            TrainingStopped: as `train`.
+            Interrupted: as `train`.
+        """
+        plan, processes, steps = self.plan, self.accelerator.num_processes, self.steps
         self.module.train()
         started = time.perf_counter() - self.progress.seconds
-        steps = self.progress.step + plan.steps_left(self.progress.examples, processes)
-        with (
-            self.trackers.running(self.progress.step),
-            self.reporter.training(steps, self.progress.step),
-            stop_request() as stop,
-            self.table,
-        ):
+        with self.trackers.running(self.progress.step), self.table:
             while self.progress.step < steps and not self._out_of_patience():
                 size = plan.step_size(self.progress.examples, processes)
-                terms, tokens = self._step(size)
+                terms, tokens = yield from self._step(size)
                 self.tally.add(terms)
                 before, seconds = self.progress, time.perf_counter() - started
                 done = Progress(before.step + 1, before.examples + size, before.tokens + tokens, seconds)
@@ -147,7 +161,7 @@ class Loop:
                 if done.step in (1, steps) or done.step % plan.log_every == 0:
                     self._log()
                 evaluates = done.step == steps or (plan.eval_every is not None and done.step % plan.eval_every == 0)
-                improved = evaluates and self._evaluate()
+                improved = evaluates and (yield from self._evaluate())
                 stopped = self._all_know(bool(stop))
                 saves = plan.checkpoint_every is not None and done.step % plan.checkpoint_every == 0
                 if saves or stopped or (improved and plan.keep_best):
@@ -160,7 +174,6 @@ class Loop:
         if self.progress.step < steps:
             self.reporter.say(f"ended early after step {self.progress.step}: nothing was better than step {self.best.step}")
         self._check_weights()
-        return self.progress
 
     def best_remark(self) -> str:
         """What is to be said of the student in RUN/best."""
@@ -191,12 +204,12 @@ class Loop:
                 f"The weights {', '.join(broken[:3])} are not finite after step {self.progress.step}; lower the learning rate."
             )
 
-    def _evaluate(self) -> bool:
+    def _evaluate(self) -> Generator[None, None, bool]:
         """Write the evaluation's figures to the log, if there is one; say if these are the best weights so far."""
         evaluation = self.stage.evaluation
         if evaluation is None:
             return False
-        figures = evaluation(self.stage, self.module, self.accelerator, self.plan.micro_batch_size)
+        figures = yield from evaluation.turns(self.stage, self.module, self.accelerator, self.plan.micro_batch_size)
         record = {"step": self.progress.step, **{f"{evaluation.prefix}_{name}": value for name, value in figures.items()}}
         if self.accelerator.is_main_process:
             self.run.append_log(record)
@@ -207,17 +220,18 @@ class Loop:
             self.best = earlier.after(figures[evaluation.metric], self.progress.step)
         return self.best is not earlier
 
-    def _step(self, size: int) -> tuple[dict[str, Tensor], int]:
+    def _step(self, size: int) -> Generator[None, None, tuple[dict[str, Tensor], int]]:
         """One optimiser step; returns the terms' means over the whole batch and the number of its real tokens."""
         done, process = self.progress.examples, self.accelerator.process_index
         examples = self.stage.source.examples(done, size)[process :: self.accelerator.num_processes]
-        seed_step(self.accelerator.device, self.plan.seed, process, done)
         weights = self.stage.weights
         micro_batches = list(self._micro_batches(examples))
         local = [self.stage.module.counts(batch) for batch in micro_batches]
         counts = {term: self._total([count[term] for count in local]) for term in weights}
         sums: dict[str, Tensor] = {}
         for place, batch in enumerate(micro_batches):
+            yield
+            seed_step(self.accelerator.device, self.plan.seed, process, done, place)
             targets = self.stage.targets(batch)
             # Gradients are exchanged between processes once a step, at its last micro-batch.
             with nullcontext() if place == len(micro_batches) - 1 else self.accelerator.no_sync(self.module):

@@ -19,7 +19,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,26 @@ def measure_memory(stage: Stage, max_length: int, precision: str) -> Memory:
         phases=tuple(
             Phase(held, one, two) for held, one, two in zip(watches[0].held, watches[0].peaks, watches[1].peaks, strict=True)
         ),
+    )
+
+
+def together(memories: Sequence[Memory], *, accumulates: bool) -> Memory:
+    """What a process needs for several students that take turns: each keeps its moments while another is at work.
+
+    Args:
+        memories: each student's own, measured with all of them there.
+        accumulates: whether a step has several micro-batches, between which each keeps its gradients as well.
+    """
+    largest = max(memories, key=lambda memory: memory.step(1, accumulates=accumulates))
+    kept = sum(memory.gradients for memory in memories if memory is not largest) if accumulates else 0
+    return replace(
+        largest,
+        resident=max(memory.resident for memory in memories),
+        highest=max(memory.highest for memory in memories),
+        moments=sum(memory.moments for memory in memories),
+        table=sum(memory.table for memory in memories) + kept,
+        exchange=sum(memory.exchange for memory in memories),
+        saving=max(memory.saving for memory in memories),
     )
 
 

@@ -41,9 +41,11 @@ class Run:
     path: Path
     """The run directory."""
     student: Path
-    """The student, a Hugging Face folder."""
+    """The student, a Hugging Face folder; of several students the folder that holds them, by their shapes."""
     summary: dict[str, Any] = field(repr=False)
     """What RUN/summary.json holds."""
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    """Of several students each one's own run, by its shape."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,18 @@ def carry_out(
     with alone(folder, here), isolated(here.device):
         parts, begun = check(job, folder, reporter, resume=resume, overwrite=overwrite)
         here.wait_for_everyone()  # before the first process writes what others have just looked for
-        return _begin(parts, folder, reporter) if begun is None else _go_on(job, parts, begun, folder, reporter)
+        stands = None if begun is None else standing(job, parts, begun, folder, reporter)
+        if stands and stands.summary:
+            reporter.say(f"{folder.path} is finished already.")
+            return Run(folder.path, folder.student, stands.summary)
+        unreached, _ = make_ready(parts, folder)
+        under_way = begin(parts, unreached, begun, stands, folder, reporter)
+        try:
+            under_way.loop.train()
+        except TrackerRefused:
+            under_way.give_up()
+            raise
+        return under_way.finish()
 
 
 def opened(job: Job[Any], output: str | Path, *, quiet: bool) -> tuple[RunFolder, Reporter]:
@@ -174,19 +187,6 @@ def alone(folder: RunFolder, here: PartialState) -> Iterator[None]:
         yield
 
 
-def _begin(parts: Parts[Any], folder: RunFolder, reporter: Reporter) -> Run:
-    unreached, _ = make_ready(parts, folder)
-    text = write_recipe(parts.recipe)
-    if this_process().is_main_process:
-        folder.clear()
-        folder.write_recipe(text)
-    try:
-        return _train(parts, parts.recipe, unreached, _stamp(parts, text), None, folder, reporter)
-    except TrackerRefused:
-        folder.clear()  # so that the same command, once mended, finds the directory free
-        raise
-
-
 @dataclass(frozen=True)
 class Standing:
     """How far an earlier run has come."""
@@ -214,16 +214,6 @@ def standing(job: Job[Any], parts: Parts[Any], begun: Any, folder: RunFolder, re
     return Standing(stamp, checkpoint, summary)
 
 
-def _go_on(job: Job[Any], parts: Parts[Any], begun: Any, folder: RunFolder, reporter: Reporter) -> Run:
-    """Go on with a run that is as it was left, from its newest checkpoint, or from its beginning without one."""
-    stands = standing(job, parts, begun, folder, reporter)
-    if stands.summary:
-        reporter.say(f"{folder.path} is finished already.")
-        return Run(folder.path, folder.student, stands.summary)
-    unreached, _ = make_ready(parts, folder)
-    return _train(parts, begun, unreached, stands.stamp, stands.checkpoint, folder, reporter)
-
-
 def _stamp(parts: Parts[Any], recipe: str) -> Stamp:
     here = this_process()
     return Stamp(
@@ -232,37 +222,77 @@ def _stamp(parts: Parts[Any], recipe: str) -> Stamp:
     )
 
 
-def _train(
-    parts: Parts[Any],
-    begun: Any,
-    unreached: list[str],
-    stamp: Stamp,
-    checkpoint: Checkpoint | None,
-    folder: RunFolder,
-    reporter: Reporter,
-) -> Run:
-    if this_process().is_main_process:
+@dataclass(frozen=True)
+class UnderWay:
+    """A run that stands where its next step begins."""
+
+    parts: Parts[Any]
+    unreached: list[str]
+    loop: Loop
+    folder: RunFolder
+    reporter: Reporter
+    anew: bool
+    """Whether this is its beginning."""
+
+    def finish(self) -> Run:
+        """Write the trained student and the summary."""
+        parts, loop, folder = self.parts, self.loop, self.folder
+        summary = parts.finish(loop, folder, self.unreached)
+        if loop.accelerator.is_main_process:
+            parts.stage.module.finish(loop.encoder.model)
+            export_student(folder.student, loop.encoder, parts.card(summary))
+            if folder.best.is_dir():
+                write_file(folder.best / "README.md", parts.card(summary, loop.best_remark()))
+            folder.write_summary(summary)
+        self.reporter.say(f"student written to {folder.student}")
+        return Run(folder.path, folder.student, summary)
+
+    def give_up(self) -> None:
+        """Leave nothing of a run that could not begin, so that the same command, once mended, finds the directory free."""
+        if self.anew:
+            self.folder.clear()
+
+
+def begin(
+    parts: Parts[Any], unreached: list[str], begun: Any, stands: Standing | None, folder: RunFolder, reporter: Reporter
+) -> UnderWay:
+    """Begin a run, or go on with one from its newest checkpoint.
+
+    Args:
+        parts: ready to train.
+        unreached: names of the student's parameters that were frozen.
+        begun: the resolved recipe of the run that goes on.
+        stands: where it stands.
+        folder: the run's.
+        reporter: hears what the run is made of.
+
+    Raises:
+        UserError: what the checkpoint holds is another run's.
+    """
+    main = this_process().is_main_process
+    if stands is None:
+        text = write_recipe(parts.recipe)
+        if main:
+            folder.clear()
+            folder.write_recipe(text)
+        stamp, checkpoint = _stamp(parts, text), None
+    else:
+        stamp, checkpoint = stands.stamp, stands.checkpoint
+    if main:
         folder.remove_leftovers()
     parts.announce(unreached, reporter)
-    if parts.recipe.precision == "bf16" and (slowdown := bf16_slowdown(this_process().device)) > HOPELESS:
+    _warn_of_bf16(parts.recipe, reporter)
+    began = begun or parts.recipe
+    trackers = Trackers(parts.recipe, folder, reporter)
+    loop = Loop(parts.stage, Plan.of(parts.recipe, began), folder, parts.outcome(unreached), reporter, trackers, stamp)
+    then = checkpoint.state.stamp.conditions if checkpoint else resuming.layout(began)
+    loop.resume(checkpoint, resuming.changes(then, stamp.conditions))
+    return UnderWay(parts, unreached, loop, folder, reporter, anew=stands is None)
+
+
+def _warn_of_bf16(recipe: Any, reporter: Reporter) -> None:
+    if recipe.precision == "bf16" and (slowdown := bf16_slowdown(this_process().device)) > HOPELESS:
         reporter.say(
             f"warning: matrix products in bf16 take {slowdown:.0f} times as long as in float32 on this processor; precision auto "
             "finds the faster one"
         )
-    trackers = Trackers(parts.recipe, folder, reporter)
-    student = parts.outcome(unreached)
-    loop = Loop(parts.stage, Plan.of(parts.recipe, begun), folder, student, reporter, trackers, stamp)
-    loop.resume(
-        checkpoint,
-        resuming.changes(checkpoint.state.stamp.conditions if checkpoint else resuming.layout(begun), stamp.conditions),
-    )
-    loop.train()
-    summary = parts.finish(loop, folder, unreached)
-    if loop.accelerator.is_main_process:
-        parts.stage.module.finish(student.model)
-        export_student(folder.student, student, parts.card(summary))
-        if folder.best.is_dir():
-            write_file(folder.best / "README.md", parts.card(summary, loop.best_remark()))
-        folder.write_summary(summary)
-    reporter.say(f"student written to {folder.student}")
-    return Run(folder.path, folder.student, summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,12 @@ class Teacher:
     """A frozen encoder that is only read: evaluation mode, no gradient, never in a checkpoint."""
 
     def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
-        self.model = model.eval().requires_grad_(False)
+        self.model, self.wants = model.eval().requires_grad_(False), wants
         self._capture = Capture(model, wants)
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._capture.close()
 
     def hold_in_bf16(self) -> None:
         """Round the weights to bf16; what is no weight, such as the frequencies of rotary positions, stays exact."""
@@ -42,6 +46,26 @@ class Teacher:
         """The teacher's features of a batch."""
         with torch.no_grad():
             return self._capture(**model_inputs(batch))
+
+
+class SharedTeacher(Teacher):
+    """One teacher of several students: it runs once over a batch that they ask it about one after another."""
+
+    def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
+        super().__init__(model, wants)
+        self._latest: tuple[Batch, Features] | None = None
+
+    def __call__(self, batch: Batch) -> Features:
+        """The teacher's features of a batch."""
+        if self._latest is None or not _same_inputs(self._latest[0], batch):
+            self._latest = None  # before others are made
+            self._latest = batch, super().__call__(batch)
+        return self._latest[1]
+
+
+def _same_inputs(batch: Batch, other: Batch) -> bool:
+    ours, theirs = model_inputs(batch), model_inputs(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 class Trained(nn.Module, ABC):
@@ -133,8 +157,10 @@ class Evaluation(ABC):
         """A hash of the examples."""
 
     @abstractmethod
-    def __call__(self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
-        """Evaluate the student as it is.
+    def turns(
+        self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int
+    ) -> Generator[None, None, dict[str, float]]:
+        """Evaluate the student as it is; yields whenever the teacher is to be asked, and returns the figures.
 
         Args:
             stage: whose student it is.
@@ -142,6 +168,15 @@ class Evaluation(ABC):
             accelerator: shares the examples out to the processes; all get the figures.
             batch_size: examples in a forward pass.
         """
+
+    def __call__(self, stage: Stage, module: nn.Module, accelerator: Accelerator, batch_size: int) -> dict[str, float]:
+        """Evaluate in one go; the arguments are those of `turns`."""
+        turns = self.turns(stage, module, accelerator, batch_size)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                return dict(end.value)
 
 
 @dataclass(frozen=True)
