@@ -12,6 +12,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 
 from limbeck._settings import spelled_signature
+from limbeck.encoders.attention import use_own_attention
 from limbeck.encoders.cost import count_parameters
 from limbeck.encoders.loading import Encoder, load_encoder
 from limbeck.errors import UserError
@@ -191,6 +192,7 @@ def _assemble(recipe: FineTuning, begun: FineTuning | None, _: Reporter) -> Task
     stage = Stage(Tuner(student.model, assignment.objective), source, evaluation=TaskEvaluation(assignment))
     stage.to(this_process().device)
     set_dropout(student.model, recipe.dropout)
+    use_own_attention(student.model)
     resolved = _resolve(recipe, stage, begun)
     fingerprints = {
         "model": fingerprint(encoder.model),

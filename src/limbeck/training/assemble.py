@@ -14,6 +14,7 @@ from limbeck.data.batches import Frame, PackedSource
 from limbeck.data.corpora import Layout, Reading, open_tokens
 from limbeck.data.packing import Packing
 from limbeck.data.tokens import PlainTokenizer, Tokens, hold_out, leave_out
+from limbeck.encoders.attention import use_own_attention
 from limbeck.encoders.loading import Encoder, keep_layers, load_config, load_encoder
 from limbeck.encoders.shape import EncoderShape
 from limbeck.encoders.students import build_student, chosen_layers, copied_layers, is_folder, planned_shape
@@ -75,6 +76,7 @@ def assemble(
         this_process().device
     )
     set_dropout(student.model, recipe.dropout)
+    use_own_attention(student.model)
     resolved = _resolve(recipe, objective, stage, teacher, student, begun)
     fingerprints = {**_fingerprints(teacher, stage), **init}
     return DistillationParts(resolved, student, stage, fingerprints, teacher=teacher, text=source, objective=trained, tail=tail)
