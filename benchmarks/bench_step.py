@@ -84,8 +84,8 @@ def limbeck_run(teacher: Path, case: Case, precision: str) -> Iterator[UnderWay]
         job = distillation_job(recipe)
         run, reporter = opened(job, Path(folder, "run"), quiet=True)
         parts, _ = check(job, run, reporter, resume="never", overwrite=False)
-        unreached, _ = make_ready(parts, run)
-        yield begin(parts, unreached, None, None, run, Reporter(quiet=True))
+        ready = make_ready(parts, run)
+        yield begin(ready.parts, ready.unreached, None, None, run, Reporter(quiet=True))
 
 
 def reference_step(teacher: Path, run: UnderWay, precision: str) -> Callable[[], Any]:

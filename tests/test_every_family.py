@@ -12,6 +12,7 @@ import limbeck
 from conftest import TINY, noisy
 from kinds import KINDS, TEXTS
 from limbeck import MiniLM, MiniLMv2, capture
+from limbeck.encoders.attention import use_own_attention
 from limbeck.encoders.capture import Capture
 from limbeck.encoders.configuration import student_config
 from limbeck.encoders.cost import capture_flops, count_parameters, flop_counter, layer_flops
@@ -23,7 +24,8 @@ from limbeck.encoders.students import build_student
 from limbeck.tasks.heads import answer_head, load_sentence_head
 from limbeck.training.export import export_student
 from limbeck.training.reach import modules_of
-from limbeck.training.stage import Teacher
+from limbeck.training.stage import Teacher, keep_no_activations, set_dropout
+from runs import equal
 
 WITH_SCORES = [name for name in KINDS if name != "deberta-v2"]
 
@@ -165,6 +167,28 @@ def test_a_tap_gives_the_features_and_gradients_that_an_exception_gives(make, na
         assert same, key
     assert len(list(family_of(model.config).layer_list(model))) == 3
     torch.testing.assert_close(model(**batch).last_hidden_state, make(name)[0](**batch).last_hidden_state)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_that_are_computed_once_more_give_the_same_gradients(make, name, refused):
+    if name in ("albert", "mpnet"):
+        with refused(name, "gradient checkpointing"):
+            keep_no_activations(make(name)[0])
+        return
+    found = []
+    for again in (False, True):
+        model, tokenizer = make(name)
+        if again:
+            keep_no_activations(model)
+        set_dropout(model.train(), 0.1)
+        use_own_attention(model)
+        reader = Capture(model, {"q": (3,), "v": (3,)})
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            features = reader(**batch_of(model, tokenizer))
+            sum(features.only(feature).sin().sum() for feature in "qv").backward()
+        found.append({key: parameter.grad for key, parameter in model.named_parameters() if parameter.grad is not None})
+    assert equal(*found)
 
 
 @pytest.mark.parametrize("name", ["modernbert", "eurobert", "nomic_bert"])

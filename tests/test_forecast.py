@@ -14,12 +14,13 @@ import limbeck
 from limbeck.cli import main
 from limbeck.encoders.cost import distillation_flops
 from limbeck.progress import Reporter
-from limbeck.recipe import Recipe, validate
+from limbeck.recipe import Recipe, read_recipe, validate
 from limbeck.text import duration, size
 from limbeck.training import memory as memory_module
 from limbeck.training.assemble import assemble
 from limbeck.training.checkpoint import Progress
 from limbeck.training.forecast import make_forecast
+from limbeck.training.loop import Loop
 from limbeck.training.memory import (
     Memory,
     Phase,
@@ -34,7 +35,7 @@ from limbeck.training.memory import (
 from limbeck.training.reach import freeze_unreachable
 from limbeck.training.stage import Plan
 from limbeck.training.table import TableGradient
-from runs import content
+from runs import content, equal, weights
 
 TINY = {"student": "2x32", "init": "layers", "steps": 6, "batch_size": 8, "max_length": 16, "precision": "float32"}
 
@@ -212,11 +213,52 @@ def test_a_run_that_memory_does_not_hold_writes_nothing_and_one_that_follows_the
     monkeypatch.setattr(memory_module, "available_memory", lambda device: room)
     for call in (limbeck.run_recipe, limbeck.forecast):
         with pytest.raises(limbeck.UserError, match=r"needs .* of memory, and there are .*--micro-batch-size") as caught:
-            call(recipe(**changes), tmp_path / "run", quiet=True)
+            call(recipe(**changes, micro_batch_size=512), tmp_path / "run", quiet=True)
         assert not (tmp_path / "run").exists()
     advised = int(str(caught.value).split("--micro-batch-size ")[1].split(",")[0])
     assert 1 <= advised < 512
-    assert limbeck.run_recipe(recipe(**changes, micro_batch_size=advised), tmp_path / "run", quiet=True).summary
+    run = limbeck.run_recipe(recipe(**changes), tmp_path / "run", quiet=True)  # whose micro-batch is left to Limbeck
+    assert read_recipe(run.path / "recipe.yaml")["micro_batch_size"] == pytest.approx(advised, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing", "tried"),
+    [({}, 1, [16, 8, 8]), ({}, 4, [16, 8]), ({"micro_batch_size": 16}, 1, [16])],
+)
+def test_memory_that_runs_out_all_the_same_halves_a_micro_batch_of_our_choice_once(
+    recipe, monkeypatch, tmp_path, capsys, changes, failing, tried
+):
+    step, sizes = Loop._step, []
+
+    def short_of_memory(self, size):
+        sizes.append(self.plan.micro_batch_size)
+        if len(sizes) <= failing:
+            raise MemoryError
+        return step(self, size)
+
+    monkeypatch.setattr(Loop, "_step", short_of_memory)
+    settings = recipe(batch_size=16, steps=2, **changes)
+    if len(tried) > failing:
+        run = limbeck.run_recipe(settings, tmp_path / "run")
+        assert "once more with 8 sequences at a time" in capsys.readouterr().err
+        assert read_recipe(run.path / "recipe.yaml")["micro_batch_size"] == 8
+    else:
+        with pytest.raises(MemoryError):
+            limbeck.run_recipe(settings, tmp_path / "run", quiet=True)
+    assert sizes == tried
+
+
+def test_computing_activations_once_more_takes_less_memory_and_changes_nothing(recipe, tmp_path):
+    changes = {"batch_size": 32, "max_length": 64, "student": "3x32", "dropout": 0.1}
+    runs, steps = [], []
+    for again in (False, True):
+        parts, _ = ready(recipe(**changes, gradient_checkpointing=again))
+        steps.append(measure_memory(parts.stage, 64, "float32").step(32, accumulates=False))
+        runs.append(
+            limbeck.run_recipe(recipe(**changes, steps=3, gradient_checkpointing=again), tmp_path / str(again), quiet=True)
+        )
+    assert equal(*map(weights, runs))
+    assert steps[1] < 0.8 * steps[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 
 from limbeck import __version__
 from limbeck._settings import Setting, Spelling, described_settings, flag
-from limbeck.errors import CheckFailed, UserError
+from limbeck.errors import CheckFailed, UserError, out_of_memory
 from limbeck.objectives import METHODS
 from limbeck.recipe import Recipe, read_recipe, read_value, validate
 from limbeck.stages import LENGTHS, StagedRecipe, override, recipe_of
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, SafetensorError) as error:
         return _say(f"{one_line(error)}; what was complete before is still there", CHECK_FAILED)
     except Exception as error:
-        if _out_of_memory(error):
+        if out_of_memory(error):
             return _say("out of memory; give a smaller --micro-batch-size, --batch-size or --max-length", CHECK_FAILED)
         return _say(_unexpected(error), CHECK_FAILED)
     return DONE
@@ -126,12 +126,6 @@ def _run(arguments: Sequence[str] | None) -> None:
 def _say(message: str, code: int) -> int:
     print(f"limbeck: {message}", file=sys.stderr)
     return code
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out: Python's, a GPU's, or the processor's, which torch reports as any other error."""
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def _unexpected(error: Exception) -> str:

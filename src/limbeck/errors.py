@@ -14,3 +14,9 @@ class Interrupted(KeyboardInterrupt):
 
 class CheckFailed(RuntimeError):
     """What was asked for was tried and did not succeed, such as training that diverged; exit code 1."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's, a GPU's, or the processor's, which torch reports as any other error."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "DefaultCPUAllocator: can't allocate memory" in str(error)

@@ -125,7 +125,7 @@ class Recipe:
     batch_size: PositiveInt = 32
     """sequences in an optimiser step, over all processes"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
-    """sequences in one forward pass of a process; auto: the process's whole share of the batch"""
+    """sequences in one forward pass of a process; auto: the process's whole share of the batch, or as many as memory holds"""
     steps: PositiveInt | None = None
     """optimiser steps; give one of steps, tokens and epochs"""
     tokens: PositiveInt | None = None
@@ -142,8 +142,13 @@ class Recipe:
     """how slowly Adam forgets squared gradients: its second beta"""
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.1
     """dropout of the student's hidden states and attention during training"""
+    gradient_checkpointing: bool = False
+    """whether the student's layers are computed once more in the backward pass, instead of being kept: less memory, more time"""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """number format of the matrix products; auto: bf16 where a short probe finds it faster"""
+    teacher_cache: Literal["auto", "always", "never"] = "auto"
+    """whether what the teacher says of a sequence is kept in the cache, rounded to bf16, for later epochs and other runs; auto:
+    in precision bf16, where it is there already or reading it is faster than asking, and takes at most half of the free disk"""
     holdout: Holdout | None = None
     """text kept out of training, whose loss is reported: a file, or a share of the corpus such as 0.02"""
     eval_every: PositiveInt | None = None

@@ -60,8 +60,9 @@ class Capture:
         self._family = family_of(model.config)
         self._layers = self._family.layer_list(self._encoder)
         _check_wants(wants, len(self._layers))
-        self._shape = EncoderShape.of(model.config)
-        self._accepted = accepted_inputs(self._encoder, self._shape)
+        self.shape = EncoderShape.of(model.config)
+        self._accepted = accepted_inputs(self._encoder, self.shape)
+        self._wants = wants
         self._total = sum(len(set(layers)) for layers in wants.values())
         self._features: Features | None = None
         self._calls: Counter[tuple[str, int]] = Counter()
@@ -79,13 +80,32 @@ class Capture:
                 reentrant gradient checkpointing.
         """
         inputs = {name: value for name, value in inputs.items() if name != SEGMENTS or name in self._accepted}
-        _check_inputs(inputs, self._accepted, self._shape)
+        _check_inputs(inputs, self._accepted, self.shape)
         _check_checkpointing(self._layers)
-        features = Features(self._shape)
+        features = Features(self.shape)
         self._features, self._calls = features, Counter()
         try:
             with nullcontext() if self._tap is None else self._tapped(self._tap):
                 self._encoder(**inputs)
+        except _DeepestRead:
+            pass
+        finally:
+            self._features = None
+        return features
+
+    @property
+    def projected_layer(self) -> int | None:
+        """The one layer whose queries, keys and values are all that is read, so that `project` can do; otherwise None."""
+        layers = {layer for read in self._wants.values() for layer in read}
+        projected = set(self._wants) <= set(self._family.projections) and not self._family.shared_layers
+        return layers.pop() if projected and len(layers) == 1 else None
+
+    def project(self, hidden: Tensor) -> Features:
+        """The same features of what enters `projected_layer`, (batch, n, width), without running the layers before it."""
+        features = Features(self.shape)
+        self._features, self._calls = features, Counter()
+        try:
+            self._make_tap().project(hidden)
         except _DeepestRead:
             pass
         finally:

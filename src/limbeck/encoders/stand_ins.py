@@ -66,10 +66,14 @@ class Tap(StandIn):
             return self._whole[0](hidden, *args, **kwargs)
         if self._calls == self._turn:
             self._show_positions(hidden, *args, **kwargs)
-            entering = self.norm(hidden)
-            for projection in self.projections:
-                projection(entering)
+            self.project(hidden)
         return (hidden, None) if self._family.layers_return_tuples else hidden
+
+    def project(self, hidden: Tensor) -> None:
+        """Run the projections of what enters the layer."""
+        entering = self.norm(hidden)
+        for projection in self.projections:
+            projection(entering)
 
     def begin(self) -> None:
         """Count the calls of a new forward pass."""

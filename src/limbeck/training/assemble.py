@@ -29,9 +29,10 @@ from limbeck.training.evaluation import HeldOut
 from limbeck.training.loop import this_process
 from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
+from limbeck.training.remembering import RememberingTeacher, open_store, pays
 from limbeck.training.resume import fingerprint
 from limbeck.training.run import Job
-from limbeck.training.stage import Stage, build_stage, set_dropout
+from limbeck.training.stage import Stage, build_stage, keep_no_activations, set_dropout
 from limbeck.training.tail import apply_tail, tail_objective
 
 UNKNOWN = 0.2
@@ -76,9 +77,12 @@ def assemble(
         this_process().device
     )
     set_dropout(student.model, recipe.dropout)
+    if recipe.gradient_checkpointing:
+        keep_no_activations(student.model)
     use_own_attention(student.model)
-    resolved = _resolve(recipe, objective, stage, teacher, student, begun)
     fingerprints = {**_fingerprints(teacher, stage), **init}
+    resolved = _resolve(recipe, objective, stage, teacher, student, begun)
+    resolved, stage = _remembering(resolved, stage, fingerprints["teacher"], begun)
     return DistillationParts(resolved, student, stage, fingerprints, teacher=teacher, text=source, objective=trained, tail=tail)
 
 
@@ -182,6 +186,24 @@ def _report_text(source: PackedSource, holdout: PackedSource | None, reporter: R
         reporter.say(
             f"Beware: the tokenizer does not know {source.unknown_share:.0%} of the text; is it in the teacher's language?"
         )
+
+
+def _remembering(resolved: Recipe, stage: Stage, teacher: str, begun: Recipe | None) -> tuple[Recipe, Stage]:
+    """Decide whether the teacher is to remember what it says, and let it."""
+    asked = resolved.teacher_cache if begun is None else begun.teacher_cache
+    if asked == "auto" and resolved.precision == "float32":  # which is exact
+        asked = "never"
+    if asked == "never":
+        return replace(resolved, teacher_cache=asked), stage
+    assert stage.teacher is not None
+    store = open_store(stage.teacher, f"{teacher} {resolved.precision}")
+    passes = (resolved.steps or 0) * resolved.batch_size / len(stage.source)
+    if asked == "auto":
+        # All processes go by the first one's clock and disk.
+        asked = "always" if broadcast_object_list([pays(stage, store, passes)])[0] else "never"
+    if asked == "always":
+        stage = replace(stage, teacher=RememberingTeacher(stage.teacher, store))
+    return replace(resolved, teacher_cache=asked), stage
 
 
 def _resolve(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
+import time
 from dataclasses import dataclass
 
 from limbeck.encoders.cost import checkpoint_bytes, weight_bytes
@@ -11,6 +14,9 @@ from limbeck.errors import UserError
 from limbeck.text import size
 from limbeck.training.folder import RunFolder
 from limbeck.training.stage import Plan
+
+WRITTEN_BYTES = 1 << 25
+"""What is written to the folder for temporary files to see how fast the disk is."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,13 @@ def check_disk(needed: Disk, folder: RunFolder) -> None:
             f"The run takes {size(needed.total)} in {folder.path}, where {size(free)} are free; name a directory on another "
             "disk, or keep fewer checkpoints (--keep-checkpoints)."
         )
+
+
+def bytes_a_second() -> float:
+    """How fast a file is written to the disk for temporary files, which need not be the run's."""
+    with tempfile.TemporaryFile() as file:
+        start = time.perf_counter()
+        file.write(bytes(WRITTEN_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+        return WRITTEN_BYTES / (time.perf_counter() - start)

@@ -20,7 +20,7 @@ from limbeck.training.folder import RunFolder
 from limbeck.training.forecast import Forecast, make_forecast
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import this_process
-from limbeck.training.run import Run, carry_out, check, make_ready, opened, standing
+from limbeck.training.run import Run, carry_out, check, make_ready, may_shrink, opened, standing
 from limbeck.training.siblings import Sibling, look_at_siblings, run_siblings
 from limbeck.training.stage import Plan
 from limbeck.training.staged import Look, look_at_stages, run_stages, with_assistants
@@ -174,9 +174,11 @@ def _planned(recipe: Recipe | StagedRecipe, output: str | Path, *, quiet: bool) 
 
 def _forecast(look: Look | Sibling) -> Forecast:
     look.reporter.say("trying a few steps")
-    unreached, memory = make_ready(look.parts, look.folder)
-    plan, done = Plan.of(look.parts.recipe, look.begun or look.parts.recipe), Progress()
+    ready = make_ready(look.parts, look.folder, may_shrink=may_shrink(look.job, look.begun))
+    parts = ready.parts
+    assert isinstance(parts, DistillationParts)
+    plan, done = Plan.of(parts.recipe, look.begun or parts.recipe), Progress()
     if look.begun is not None:
-        stands = standing(look.job, look.parts, look.begun, look.folder, look.reporter)
+        stands = standing(look.job, parts, look.begun, look.folder, look.reporter)
         done = Progress(plan.steps, plan.examples) if stands.summary else stands.progress
-    return make_forecast(look.parts, plan, unreached, memory, done)
+    return make_forecast(parts, plan, ready.unreached, ready.memory, done)

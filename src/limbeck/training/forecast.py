@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from limbeck.encoders.shape import EncoderShape
 from limbeck.progress import printer
 from limbeck.text import duration, millions, several, size
 from limbeck.training.checkpoint import Progress
-from limbeck.training.disk import Disk, disk_needed
+from limbeck.training.disk import Disk, bytes_a_second, disk_needed
 from limbeck.training.distillation import DistillationParts
 from limbeck.training.loop import CLIP, EPSILON, this_process
 from limbeck.training.memory import Memory, available_memory, forward_and_backward, full_batch, undisturbed
@@ -33,8 +31,6 @@ TRIALS = 3
 MOST_TRIALS = 7
 TRIAL_SECONDS = 2.0
 """More than `TRIALS` are made, up to `MOST_TRIALS`, while they take no longer than this."""
-WRITTEN_BYTES = 1 << 25
-"""What is written to the folder for temporary files to see how fast the disk is."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +229,7 @@ def _seconds(stage: Stage, plan: Plan, share: int, done: int, steps: int, checkp
         evaluation = _median_seconds(evaluate) / sequences * len(stage.evaluation) / this_process().num_processes
     evaluations = _times(plan.eval_every, done, done + steps - 1) + 1 if steps else 0  # the end is always evaluated
     saves = _times(plan.checkpoint_every, done, done + steps)
-    save = checkpoint / _bytes_a_second() if saves else 0.0
+    save = checkpoint / bytes_a_second() if saves else 0.0
     return Seconds(step, evaluation, save, steps * step + evaluations * evaluation + saves * save)
 
 
@@ -287,16 +283,6 @@ def _timed(work: Callable[[], None], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - start
-
-
-def _bytes_a_second() -> float:
-    """How fast a file is written to the disk for temporary files, which need not be the run's."""
-    with tempfile.TemporaryFile() as file:
-        start = time.perf_counter()
-        file.write(bytes(WRITTEN_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-        return WRITTEN_BYTES / (time.perf_counter() - start)
 
 
 def _device(stage: Stage) -> torch.device:

@@ -149,7 +149,8 @@ class Loop:
         plan, processes, steps = self.plan, self.accelerator.num_processes, self.steps
         self.module.train()
         started = time.perf_counter() - self.progress.seconds
-        with self.trackers.running(self.progress.step), self.table:
+        remembering = nullcontext() if self.stage.teacher is None else self.stage.teacher.remembering()
+        with self.trackers.running(self.progress.step), self.table, remembering:
             while self.progress.step < steps and not self._out_of_patience():
                 size = plan.step_size(self.progress.examples, processes)
                 terms, tokens = yield from self._step(size)

@@ -177,13 +177,17 @@ def together(memories: Sequence[Memory], *, accumulates: bool) -> Memory:
     )
 
 
-def check_memory(memory: Memory, micro_batch_size: int, share: int) -> None:
+def check_memory(memory: Memory, micro_batch_size: int, share: int, *, may_shrink: bool = False) -> int:
     """Refuse a run that needs more memory than there is.
 
     Args:
         memory: what this process needs.
         micro_batch_size: sequences in one forward pass, at most `share`.
         share: sequences in an optimiser step of this process.
+        may_shrink: whether the micro-batch may be made as small as memory asks for.
+
+    Returns:
+        The micro-batch that fits.
 
     Raises:
         UserError: naming the need, what there is, and the largest micro-batch that fits.
@@ -197,9 +201,11 @@ def check_memory(memory: Memory, micro_batch_size: int, share: int) -> None:
         return memory.peak(sequences, accumulates=sequences < share) <= limit
 
     if fits(micro_batch_size):
-        return
+        return micro_batch_size
     need = memory.peak(micro_batch_size, accumulates=micro_batch_size < share)
     fitting = bisect_left(range(1, micro_batch_size), True, key=lambda sequences: not fits(sequences))
+    if fitting and may_shrink:
+        return fitting
     remedy = (
         f"add --micro-batch-size {fitting}, which needs {size(memory.peak(fitting, accumulates=True))}"
         if fitting

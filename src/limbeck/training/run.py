@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,12 +12,14 @@ from typing import Any, Generic, Literal, TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from typing_extensions import Self
 
 from limbeck.encoders.loading import Encoder
 from limbeck.encoders.origin import Origin
-from limbeck.errors import UserError
+from limbeck.errors import UserError, out_of_memory
 from limbeck.progress import Reporter
 from limbeck.recipe import write_recipe
+from limbeck.text import several
 from limbeck.training import resume as resuming
 from limbeck.training.checkpoint import Checkpoint, Progress, Stamp, newest_checkpoint
 from limbeck.training.disk import check_disk, disk_needed
@@ -68,6 +71,10 @@ class Parts(ABC, Generic[RecipeT]):
     def announce(self, unreached: list[str], reporter: Reporter) -> None:
         """Tell what the run is made of."""
 
+    def split(self, micro_batch_size: int) -> Self:
+        """The same with smaller micro-batches."""
+        return replace(self, recipe=replace(self.recipe, micro_batch_size=micro_batch_size))  # type: ignore[type-var]
+
     def outcome(self, unreached: list[str]) -> Encoder:
         """The student with what is to be remembered of it, once it is trained: by default nothing."""
         return replace(self.student, origin=Origin())
@@ -113,6 +120,25 @@ def carry_out(
         TrainingStopped: a loss or gradient was not finite; checkpoints and log stay.
         Interrupted: an end was asked for; a checkpoint was written.
     """
+    try:
+        return _attempt(job, output, resume=resume, overwrite=overwrite, quiet=quiet)
+    except _MemoryRanOut as ran_out:
+        smaller, reporter = ran_out.micro_batch_size // 2, ran_out.reporter
+    gc.collect()  # a model and what reads it refer to each other
+    reporter.say(f"memory ran out in the first step; once more with {several(smaller, 'sequence')} at a time")
+    job = replace(job, recipe=replace(job.recipe, micro_batch_size=smaller))
+    return _attempt(job, output, resume=resume, overwrite=overwrite, quiet=quiet)
+
+
+class _MemoryRanOut(Exception):
+    """The estimate of a micro-batch that was left to Limbeck was wrong; never leaves this module."""
+
+    def __init__(self, micro_batch_size: int, reporter: Reporter) -> None:
+        super().__init__()
+        self.micro_batch_size, self.reporter = micro_batch_size, reporter
+
+
+def _attempt(job: Job[Any], output: str | Path, *, resume: Resume, overwrite: bool, quiet: bool) -> Run:
     here = this_process()
     folder, reporter = opened(job, output, quiet=quiet)
     with alone(folder, here), isolated(here.device):
@@ -122,14 +148,26 @@ def carry_out(
         if stands and stands.summary:
             reporter.say(f"{folder.path} is finished already.")
             return Run(folder.path, folder.student, stands.summary)
-        unreached, _ = make_ready(parts, folder)
-        under_way = begin(parts, unreached, begun, stands, folder, reporter)
+        ready = make_ready(parts, folder, may_shrink=may_shrink(job, begun))
+        under_way = begin(ready.parts, ready.unreached, begun, stands, folder, reporter)
         try:
             under_way.loop.train()
         except TrackerRefused:
             under_way.give_up()
             raise
+        except Exception as error:
+            size = under_way.loop.plan.micro_batch_size
+            once_more = may_shrink(job, begun) and size > 1 and under_way.loop.progress.step == 0 and here.num_processes == 1
+            if not (once_more and out_of_memory(error)):
+                raise
+            under_way.give_up()
+            raise _MemoryRanOut(size, reporter) from None
         return under_way.finish()
+
+
+def may_shrink(job: Job[Any], begun: Any) -> bool:
+    """Whether the micro-batch was left to Limbeck, in a run that is yet to begin."""
+    return job.recipe.micro_batch_size == "auto" and begun is None
 
 
 def opened(job: Job[Any], output: str | Path, *, quiet: bool) -> tuple[RunFolder, Reporter]:
@@ -150,8 +188,28 @@ def check(job: Job[Any], folder: RunFolder, reporter: Reporter, *, resume: str, 
     return job.assemble(job.recipe, begun, reporter), begun
 
 
-def make_ready(parts: Parts[Any], folder: RunFolder) -> tuple[list[str], Memory]:
-    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory and disk suffice."""
+@dataclass(frozen=True)
+class Ready:
+    """A run's parts that can be trained."""
+
+    parts: Parts[Any]
+    unreached: list[str]
+    """Names of the student's parameters that were frozen."""
+    memory: Memory
+    """What the process needs."""
+
+
+def make_ready(parts: Parts[Any], folder: RunFolder, *, may_shrink: bool = False) -> Ready:
+    """Freeze what is out of reach, bring the teacher into the run's precision, and check that memory and disk suffice.
+
+    Args:
+        parts: of the run.
+        folder: the run's.
+        may_shrink: whether the micro-batch may be made as small as memory asks for.
+
+    Raises:
+        UserError: memory or disk does not suffice.
+    """
     recipe, stage = parts.recipe, parts.stage
     unreached = freeze_unreachable(stage)
     if recipe.precision == "bf16" and stage.teacher is not None:
@@ -160,12 +218,13 @@ def make_ready(parts: Parts[Any], folder: RunFolder) -> tuple[list[str], Memory]
     share = plan.batch_size // this_process().num_processes
     micro_batch = min(plan.micro_batch_size, share)
     memory = measure_memory(stage, length, plan.precision)
-    check_memory(memory, micro_batch, share)
+    fitting = check_memory(memory, micro_batch, share, may_shrink=may_shrink)
     if (longest := stage.source.longest) > length:
-        long = measure_memory(stage, longest, plan.precision)
-        check_memory(long, max(1, micro_batch * length // longest), share)
+        long, wanted = measure_memory(stage, longest, plan.precision), max(1, fitting * length // longest)
+        if (of_long := check_memory(long, wanted, share, may_shrink=may_shrink)) < wanted:
+            fitting = of_long * longest // length
     check_disk(disk_needed(parts.student, plan, plan.steps), folder)
-    return unreached, memory
+    return Ready(parts if fitting == micro_batch else parts.split(fitting), unreached, memory)
 
 
 @contextmanager

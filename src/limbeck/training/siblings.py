@@ -20,7 +20,20 @@ from limbeck.training.interrupt import StopRequest, stop_request
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import TrainingStopped, this_process
 from limbeck.training.memory import check_memory, together
-from limbeck.training.run import Job, Resume, Run, Standing, UnderWay, alone, begin, check, make_ready, standing
+from limbeck.training.run import (
+    Job,
+    Ready,
+    Resume,
+    Run,
+    Standing,
+    UnderWay,
+    alone,
+    begin,
+    check,
+    make_ready,
+    may_shrink,
+    standing,
+)
 from limbeck.training.stage import Plan, SharedTeacher, Teacher
 from limbeck.training.trackers import TrackerRefused, check_trackers
 
@@ -98,12 +111,12 @@ def run_siblings(
         ahead = {name: each for name, each in siblings.items() if not ((at := stands[name]) and at.summary)}
         if not ahead:
             chorus.say(f"{folder.path} is finished already.")
-        unreached = _make_ready(ahead, folder)
+        ready = _make_ready(ahead, folder)
         if here.is_main_process and not goes_on:
             folder.clear()
-            folder.write_recipe(yaml_text(_common(recipe, siblings)))
+            folder.write_recipe(yaml_text(_common(recipe, [each.parts.recipe for each in ready.values()])))
         under_way = {
-            name: begin(each.parts, unreached[name], each.begun, stands[name], each.folder, each.reporter)
+            name: begin(ready[name].parts, ready[name].unreached, each.begun, stands[name], each.folder, each.reporter)
             for name, each in ahead.items()
         }
         if here.is_main_process:
@@ -217,28 +230,34 @@ def _sharing(teacher: Encoder, siblings: Mapping[str, Sibling]) -> dict[str, Sib
     keep_layers(teacher.model, range(1, max(deepest) + 1))
     shared: dict[str, SharedTeacher] = {}
     for each in siblings.values():
-        own = each.teacher
-        own.close()
-        shared.setdefault(str(own.wants), SharedTeacher(own.model, own.wants))
+        each.teacher.close()
+        if str(each.teacher.wants) not in shared:
+            shared[str(each.teacher.wants)] = SharedTeacher(each.teacher.anew())
     return {name: each.taught_by(shared[str(each.teacher.wants)]) for name, each in siblings.items()}
 
 
 def _alone(sibling: Sibling) -> Sibling:
-    return sibling.taught_by(Teacher(sibling.teacher.model, sibling.teacher.wants))
+    assert isinstance(sibling.teacher, SharedTeacher)
+    return sibling.taught_by(sibling.teacher.asked)
 
 
-def _make_ready(siblings: Mapping[str, Sibling], folder: RunFolder) -> dict[str, list[str]]:
-    """Check that memory and disk suffice for all at once; the names of each student's parameters that were frozen."""
-    ready = {name: make_ready(each.parts, each.folder) for name, each in siblings.items()}
-    if ready:
-        recipe = next(iter(siblings.values())).parts.recipe
-        share = recipe.batch_size // this_process().num_processes
-        micro_batch = min(int(recipe.micro_batch_size), share)
-        check_memory(together([memory for _, memory in ready.values()], accumulates=micro_batch < share), micro_batch, share)
-        plans = {name: Plan.of(each.parts.recipe, each.parts.recipe) for name, each in siblings.items()}
-        needed = [disk_needed(each.parts.student, plans[name], plans[name].steps) for name, each in siblings.items()]
-        check_disk(replace(needed[0], total=sum(each.total for each in needed)), folder)
-    return {name: unreached for name, (unreached, _) in ready.items()}
+def _make_ready(siblings: Mapping[str, Sibling], folder: RunFolder) -> dict[str, Ready]:
+    """Make each ready, and check that memory and disk suffice for all at once; all get the micro-batch that fits."""
+    shrinks = all(may_shrink(each.job, each.begun) for each in siblings.values())
+    ready = {name: make_ready(each.parts, each.folder, may_shrink=shrinks) for name, each in siblings.items()}
+    if not ready:
+        return ready
+    recipes = [each.parts.recipe for each in ready.values()]
+    share = recipes[0].batch_size // this_process().num_processes
+    wanted = min(share, *(int(recipe.micro_batch_size) for recipe in recipes))
+    memory = together([each.memory for each in ready.values()], accumulates=wanted < share)
+    fitting = check_memory(memory, wanted, share, may_shrink=shrinks)
+    plans = [Plan.of(recipe, recipe) for recipe in recipes]
+    needed = [disk_needed(each.parts.student, plan, plan.steps) for each, plan in zip(ready.values(), plans, strict=True)]
+    check_disk(replace(needed[0], total=sum(each.total for each in needed)), folder)
+    if fitting == wanted and len({recipe.micro_batch_size for recipe in recipes}) == 1:
+        return ready
+    return {name: replace(each, parts=each.parts.split(fitting)) for name, each in ready.items()}
 
 
 def _stand(name: str, sibling: Sibling) -> Standing | None:
@@ -285,9 +304,9 @@ def _as_one(failed: Mapping[str, CheckFailed | Interrupted], folder: RunFolder) 
     return TrainingStopped(f"{told} Whatever else was to be trained is finished, in {folder.path / STUDENTS}.")
 
 
-def _common(recipe: Recipe, siblings: Mapping[str, Sibling]) -> dict[str, Any]:
+def _common(recipe: Recipe, resolved: Sequence[Recipe]) -> dict[str, Any]:
     """The recipe with the decisions that are the same for every student; each one's own lie in its directory."""
-    first, *others = (plain(each.parts.recipe) for each in siblings.values())
+    first, *others = map(plain, resolved)
     asked = plain(recipe)
     return {
         name: value if name != "student" and all(other[name] == value for other in others) else asked[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from limbeck.data.batches import Batch, Source, model_inputs, on_device, valid_t
 from limbeck.encoders.capture import Capture, Wants
 from limbeck.encoders.features import Features
 from limbeck.encoders.shape import EncoderShape
+from limbeck.errors import UserError
 from limbeck.kernels.dropout import Dropout
 from limbeck.objectives.base import Mimicry, Objective
 from limbeck.objectives.supervised import Supervised
@@ -32,11 +34,19 @@ class Teacher:
 
     def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
         self.model, self.wants = model.eval().requires_grad_(False), wants
-        self._capture = Capture(model, wants)
+        self.capture = Capture(model, wants)
+
+    def remembering(self) -> AbstractContextManager[None]:
+        """While training goes on; a teacher that remembers what it says does so within it."""
+        return nullcontext()
+
+    def anew(self) -> Teacher:
+        """The same once layers of the model were replaced."""
+        return Teacher(self.model, self.wants)
 
     def close(self) -> None:
         """Let go of the model."""
-        self._capture.close()
+        self.capture.close()
 
     def hold_in_bf16(self) -> None:
         """Round the weights to bf16; what is no weight, such as the frequencies of rotary positions, stays exact."""
@@ -46,21 +56,26 @@ class Teacher:
     def __call__(self, batch: Batch) -> Features:
         """The teacher's features of a batch."""
         with torch.no_grad():
-            return self._capture(**model_inputs(batch))
+            return self.capture(**model_inputs(batch))
 
 
 class SharedTeacher(Teacher):
-    """One teacher of several students: it runs once over a batch that they ask it about one after another."""
+    """One teacher of several students: it is asked once about a batch that they ask about one after another."""
 
-    def __init__(self, model: PreTrainedModel, wants: Wants) -> None:
-        super().__init__(model, wants)
+    def __init__(self, teacher: Teacher) -> None:
+        super().__init__(teacher.model, teacher.wants)
+        self.asked = teacher
         self._latest: tuple[Batch, Features] | None = None
+
+    def remembering(self) -> AbstractContextManager[None]:
+        """While training goes on."""
+        return self.asked.remembering()
 
     def __call__(self, batch: Batch) -> Features:
         """The teacher's features of a batch."""
         if self._latest is None or not _same_inputs(self._latest[0], batch):
             self._latest = None  # before others are made
-            self._latest = batch, super().__call__(batch)
+            self._latest = batch, self.asked(batch)
         return self._latest[1]
 
 
@@ -312,3 +327,16 @@ def set_dropout(model: nn.Module, share: float) -> None:
             module.p = share
         elif isinstance(getattr(module, "attention_dropout", None), float | int):  # families without a module for it
             module.attention_dropout = share  # type: ignore[assignment]
+
+
+def keep_no_activations(model: PreTrainedModel) -> None:
+    """Let a model compute its layers once more in the backward pass, instead of keeping what they computed.
+
+    Raises:
+        UserError: its family cannot.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise UserError(f"Students of type {model.config.model_type!r} know no gradient checkpointing; leave it out.")
+    # transformers renamed it after 5.0.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})

@@ -20,7 +20,7 @@ from limbeck.training.folder import RunFolder, link_directory
 from limbeck.training.isolation import isolated
 from limbeck.training.loop import this_process
 from limbeck.training.resume import check_same_recipe
-from limbeck.training.run import Job, Resume, Run, alone, carry_out, check, make_ready, opened
+from limbeck.training.run import Job, Resume, Run, alone, carry_out, check, make_ready, may_shrink, opened
 from limbeck.training.trackers import TrackerRefused
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def run_stages(
         recipes = stage_recipes(staged, folder)
         ahead = {name: recipe for name, recipe in recipes.items() if not (begun and folder.stage(name).finished)}
         checking = _Checking(quiet=quiet)
-        _each(ahead, folder, lambda look: make_ready(look.parts, look.folder), checking, resume=resume, overwrite=overwrite)
+        _each(ahead, folder, _try_out, checking, resume=resume, overwrite=overwrite)
         here.wait_for_everyone()  # before the first process writes what others have just looked for
         if not begun and here.is_main_process:
             folder.clear()
@@ -202,6 +202,11 @@ def _check(staged: StagedRecipe, folder: RunFolder, *, resume: str, overwrite: b
             with _named(stage.name):
                 check_same_recipe(before, stage, folder, names_input, same_content=False)
     return True
+
+
+def _try_out(look: Look) -> None:
+    """See that memory and disk suffice."""
+    make_ready(look.parts, look.folder, may_shrink=may_shrink(look.job, look.begun))
 
 
 def _there(folder: RunFolder, name: str) -> bool:
