@@ -21,7 +21,8 @@ lint: $(VENV)/.test  ## check style and types only
 	$(BIN)/mypy
 
 study: $(VENV)/.quickstart  ## make some of the results in benchmarks/results again (half an hour; LIMBECK_DATA names the data)
-	$(BIN)/python benchmarks/loss_memory.py --output benchmarks/results/loss-memory.json
+	$(BIN)/python benchmarks/bench_loss.py --output benchmarks/results/loss
+	$(BIN)/python benchmarks/bench_step.py --output benchmarks/results/step
 	$(BIN)/python benchmarks/quickstart_settings.py $(LIMBECK_DATA)/glue/STS-B --output benchmarks/results/quickstart-settings
 
 clean:  ## remove the environment and caches

@@ -40,26 +40,40 @@ class PublicMiniLMv2(nn.Module):
         loss = input_ids.new_zeros((), dtype=torch.float32)
         for feature in ("query", "key", "value"):
             with torch.no_grad():
-                teacher = self._relation(self.teacher, theirs.hidden_states, self.teacher_layer, feature)
-            student = self._relation(self.student, ours.hidden_states, last, feature)
-            loss = loss + self._divergence(teacher, student, attention_mask)
+                states = self._states(self.teacher, theirs.hidden_states, self.teacher_layer, feature)
+                teacher = relation(states, self.relation_heads)
+            student = relation(self._states(self.student, ours.hidden_states, last, feature), self.relation_heads)
+            loss = loss + divergence(teacher, student, attention_mask.sum(dim=1))
         return loss
 
-    def _relation(self, model: PreTrainedModel, hidden_states: tuple[Tensor, ...], layer: int, feature: str) -> Tensor:
-        """Scaled dot products of a feature with itself, (batch, A_r, n, n)."""
-        states = model.get_submodule(f"encoder.layer.{layer - 1}.attention.self.{feature}")(hidden_states[layer - 1])
-        heads = states.view(*states.shape[:2], self.relation_heads, -1).transpose(1, 2)
-        scores: Tensor = heads @ heads.transpose(-1, -2) / heads.shape[-1] ** 0.5
-        return scores
+    def _states(self, model: PreTrainedModel, hidden_states: tuple[Tensor, ...], layer: int, feature: str) -> Tensor:
+        """A feature of a layer, projected once more from what enters it."""
+        projection = model.get_submodule(f"encoder.layer.{layer - 1}.attention.self.{feature}")
+        states: Tensor = projection(hidden_states[layer - 1])
+        return states
 
-    def _divergence(self, teacher: Tensor, student: Tensor, attention_mask: Tensor) -> Tensor:
-        """KL of the teacher's and the student's rows, the mean over heads, tokens and sequences."""
-        loss = teacher.new_zeros((), dtype=torch.float32)
-        for sequence, length in enumerate(attention_mask.sum(dim=1).tolist()):
-            p = softmax(teacher[sequence, :, :length, :length].float(), dim=-1)
-            log_q = log_softmax(student[sequence, :, :length, :length].float(), dim=-1)
-            loss = loss + kl_div(log_q, p, reduction="sum") / (self.relation_heads * length)
-        return loss / len(attention_mask)
+
+def relation(states: Tensor, relation_heads: int) -> Tensor:
+    """Scaled dot products of a feature with itself, (batch, n, width) -> (batch, A_r, n, n)."""
+    heads = states.view(*states.shape[:2], relation_heads, -1).transpose(1, 2)
+    scores: Tensor = heads @ heads.transpose(-1, -2) / heads.shape[-1] ** 0.5
+    return scores
+
+
+def divergence(teacher: Tensor, student: Tensor, lengths: Tensor) -> Tensor:
+    """KL of the teacher's and the student's rows, the mean over heads, tokens and sequences.
+
+    Args:
+        teacher: scores, (batch, A_r, n, n).
+        student: likewise.
+        lengths: (batch,) valid tokens; padding stands behind them.
+    """
+    loss = teacher.new_zeros((), dtype=torch.float32)
+    for sequence, length in enumerate(lengths.tolist()):
+        p = softmax(teacher[sequence, :, :length, :length].float(), dim=-1)
+        log_q = log_softmax(student[sequence, :, :length, :length].float(), dim=-1)
+        loss = loss + kl_div(log_q, p, reduction="sum") / (teacher.shape[1] * length)
+    return loss / len(lengths)
 
 
 class ReferenceStep:

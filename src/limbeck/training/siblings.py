@@ -205,7 +205,7 @@ def _check(recipe: Recipe, folder: RunFolder, *, resume: str, overwrite: bool) -
 def _assembled(
     recipes: Mapping[str, Recipe], folder: RunFolder, chorus: Chorus, *, goes_on: bool, overwrite: bool
 ) -> dict[str, Sibling]:
-    """The parts of each student's run, with one teacher among them and the first one's decision on the precision."""
+    """The parts of each student's run, with one teacher among them and the first one's decisions where all must agree."""
     siblings: dict[str, Sibling] = {}
     layers: set[int] = set()
     for name, recipe in recipes.items():
@@ -220,7 +220,7 @@ def _assembled(
             parts, begun = check(job, own, voice, resume="auto" if goes_on else "never", overwrite=overwrite)
         assert isinstance(parts, DistillationParts)
         siblings[name] = Sibling(job, parts, begun, own, voice)
-        decided = {"precision": parts.recipe.precision}
+        decided = {"precision": parts.recipe.precision, "teacher_cache": parts.recipe.teacher_cache}
     return _sharing(teacher, siblings)
 
 
