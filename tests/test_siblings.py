@@ -1,8 +1,11 @@
 """Several students of one teacher's pass: each becomes what it would by itself, whatever happens on the way."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
@@ -98,6 +101,26 @@ def test_the_teacher_runs_once_over_each_batch_of_training_and_of_evaluation(dis
     assert len(alone) > SETTINGS["steps"] * 3
     assert [len(ids) for ids in together] == [len(ids) for ids in alone]
     assert all(map(torch.equal, together, alone))
+
+
+def test_two_processes_make_the_same_students_as_one(distil, teacher, corpus, tmp_path):
+    settings = {"init": "random", "steps": 5, "holdout": "0.1"}
+    alone = distil("alone", student=["2x32/8", "1x16"], **settings)
+    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "limbeck", "distill"),
+            *("--teacher", str(teacher), "--corpus", str(corpus), "--student", "2x32/8", "1x16", *flags, "--batch-size", "8"),
+            *("--max-length", "16", "--dropout", "0", "--precision", "float32", "--log-every", "1"),
+            *("-o", str(tmp_path / "together")),
+        ],
+        check=True,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+    )
+    for name, run in alone.runs.items():
+        together = load_file(tmp_path / "together" / "students" / name / "model.safetensors")
+        for key, value in weights(run).items():
+            torch.testing.assert_close(together[key], value, atol=1e-5, rtol=1e-4)
 
 
 def test_a_run_of_several_holds_each_student_and_all_logs(distil, tmp_path):

@@ -108,7 +108,12 @@ def run_siblings(
         siblings = _assembled(recipes, folder, chorus, goes_on=goes_on, overwrite=overwrite)
         here.wait_for_everyone()  # before the first process writes what others have just looked for
         stands = {name: _stand(name, each) for name, each in siblings.items()}
-        ahead = {name: each for name, each in siblings.items() if not ((at := stands[name]) and at.summary)}
+        runs = {
+            name: Run(siblings[name].folder.path, siblings[name].folder.student, at.summary)
+            for name, at in stands.items()
+            if at is not None and at.summary is not None
+        }
+        ahead = {name: each for name, each in siblings.items() if name not in runs}
         if not ahead:
             chorus.say(f"{folder.path} is finished already.")
         ready = _make_ready(ahead, folder)
@@ -127,34 +132,29 @@ def run_siblings(
             if here.is_main_process and not goes_on:
                 folder.clear()
             raise
-        for name, each in under_way.items():
-            if name not in failed:
-                each.finish()
-        return _finish(list(recipes), folder, failed, chorus)
+        runs |= {name: each.finish() for name, each in under_way.items() if name not in failed}
+        if here.is_main_process:
+            _link_students(runs, folder)
+        if failed:
+            raise _as_one(failed, folder)
+        chorus.say(f"students written to {folder.path / STUDENTS}")
+        return _whole({name: runs[name] for name in recipes}, folder)
 
 
-def _finish(names: Sequence[str], folder: RunFolder, failed: Mapping[str, CheckFailed | Interrupted], chorus: Chorus) -> Run:
-    """Write what stands for all students that are finished.
+def _link_students(runs: Mapping[str, Run], folder: RunFolder) -> None:
+    """Put the finished students side by side."""
+    folder.remove_leftovers()
+    for name, run in runs.items():
+        link_directory(folder.path / STUDENTS / name, run.student)
 
-    Raises:
-        TrainingStopped: some were stopped.
-        Interrupted: all were.
-    """
-    runs = {name: folder.run(name) for name in names if name not in failed}
-    main = this_process().is_main_process
-    if main:
-        folder.remove_leftovers()
-        for name, run in runs.items():
-            link_directory(folder.path / STUDENTS / name, run.student)
-    if failed:
-        raise _as_one(failed, folder)
-    summaries = {name: run.read_summary() for name, run in runs.items()}
-    summary = {"students": summaries, "fingerprints": summaries[names[0]]["fingerprints"]}
-    if main:
+
+def _whole(runs: Mapping[str, Run], folder: RunFolder) -> Run:
+    """The run of all students, its summary written."""
+    summaries = {name: run.summary for name, run in runs.items()}
+    summary = {"students": summaries, "fingerprints": next(iter(summaries.values()))["fingerprints"]}
+    if this_process().is_main_process:
         folder.write_summary(summary)
-    chorus.say(f"students written to {folder.path / STUDENTS}")
-    each = {name: Run(run.path, run.student, summaries[name]) for name, run in runs.items()}
-    return Run(folder.path, folder.path / STUDENTS, summary, each)
+    return Run(folder.path, folder.path / STUDENTS, summary, runs)
 
 
 def look_at_siblings(
