@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import limbeck
+from kinds import KINDS
 from limbeck.training import remembering
 from limbeck.training.feature_store import RECORD, FeatureStore, key_of
 from limbeck.training.loop import Loop
@@ -23,6 +24,12 @@ def own_cache(tmp_path, monkeypatch):
     """No test finds what another one remembered."""
     monkeypatch.setenv("LIMBECK_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def make_modernbert(tiny_tokenizer):
+    """A tiny model with rotary positions, and its tokenizer."""
+    return lambda: (KINDS["modernbert"].model(tiny_tokenizer), tiny_tokenizer)
 
 
 @pytest.fixture
@@ -238,3 +245,22 @@ def test_float32_stays_exact_unless_it_is_asked_for(distil, own_cache):
     run = distil(**{**EPOCHS, "teacher_cache": "auto"})
     assert "teacher_cache: never\n" in (run.path / "recipe.yaml").read_text()
     assert not (own_cache / "teachers").exists()
+
+
+def test_what_are_no_rows_cannot_be_kept(save_bert, make_modernbert, corpus, tmp_path, refused):
+    teacher = save_bert(tmp_path / "rotary", *make_modernbert())
+    settings = {**SETTINGS, **EPOCHS, "objective": "minilm", "student": "2x32/4"}
+    with refused("minilm", "modernbert", "teacher_cache"):
+        limbeck.distill(teacher, output=tmp_path / "run", corpus=[corpus], **settings)
+    run = limbeck.distill(
+        teacher, output=tmp_path / "run", corpus=[corpus], **{**settings, "teacher_cache": "auto", "precision": "bf16"}
+    )
+    assert "teacher_cache: never\n" in (run.path / "recipe.yaml").read_text()
+
+
+def test_the_choice_of_a_run_that_goes_on_is_its_own(distil, refused):
+    run = distil(**EPOCHS, checkpoint_every=5)
+    (run.path / "summary.json").unlink()
+    with refused("teacher_cache", "always then, never now"):
+        distil(**{**EPOCHS, "teacher_cache": "never"}, checkpoint_every=5, resume="auto")
+    distil(**{**EPOCHS, "teacher_cache": "auto"}, checkpoint_every=5, resume="auto")

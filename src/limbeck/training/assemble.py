@@ -29,7 +29,7 @@ from limbeck.training.evaluation import HeldOut
 from limbeck.training.loop import this_process
 from limbeck.training.memory import check_size
 from limbeck.training.precision import faster_precision
-from limbeck.training.remembering import RememberingTeacher, open_store, pays
+from limbeck.training.remembering import RememberingTeacher, can_be_kept, open_store, pays
 from limbeck.training.resume import fingerprint
 from limbeck.training.run import Job
 from limbeck.training.stage import Stage, build_stage, keep_no_activations, set_dropout
@@ -82,7 +82,7 @@ def assemble(
     use_own_attention(student.model)
     fingerprints = {**_fingerprints(teacher, stage), **init}
     resolved = _resolve(recipe, objective, stage, teacher, student, begun)
-    resolved, stage = _remembering(resolved, stage, fingerprints["teacher"], begun)
+    resolved, stage = _remembering(resolved, stage, teacher, fingerprints["teacher"], begun)
     return DistillationParts(resolved, student, stage, fingerprints, teacher=teacher, text=source, objective=trained, tail=tail)
 
 
@@ -188,15 +188,22 @@ def _report_text(source: PackedSource, holdout: PackedSource | None, reporter: R
         )
 
 
-def _remembering(resolved: Recipe, stage: Stage, teacher: str, begun: Recipe | None) -> tuple[Recipe, Stage]:
+def _remembering(resolved: Recipe, stage: Stage, teacher: Encoder, weights: str, begun: Recipe | None) -> tuple[Recipe, Stage]:
     """Decide whether the teacher is to remember what it says, and let it."""
-    asked = resolved.teacher_cache if begun is None else begun.teacher_cache
-    if asked == "auto" and resolved.precision == "float32":  # which is exact
+    assert stage.teacher is not None
+    asked, kept = resolved.teacher_cache, can_be_kept(stage.teacher)
+    if asked == "always" and not kept:
+        raise UserError(
+            f"What {resolved.objective.name} reads of positions of a {teacher.shape.model_type} teacher cannot be kept; leave "
+            "teacher_cache out, or use --objective minilmv2."
+        )
+    if asked == "auto" and begun is not None:
+        asked = begun.teacher_cache
+    if asked == "auto" and (resolved.precision == "float32" or not kept):  # float32 stays exact
         asked = "never"
     if asked == "never":
         return replace(resolved, teacher_cache=asked), stage
-    assert stage.teacher is not None
-    store = open_store(stage.teacher, f"{teacher} {resolved.precision}")
+    store = open_store(stage.teacher, f"{weights} {resolved.precision}")
     passes = (resolved.steps or 0) * resolved.batch_size / len(stage.source)
     if asked == "auto":
         # All processes go by the first one's clock and disk.

@@ -52,7 +52,6 @@ class FeatureStore:
         self._places: dict[bytes, _Place] = {}
         self._part: Path | None = None
         self._gathered: dict[bytes, Tensor] = {}
-        folder.mkdir(parents=True, exist_ok=True)
         for index in sorted(folder.glob("*.idx")):
             self._open(index)
 
@@ -66,6 +65,7 @@ class FeatureStore:
 
     def begin(self) -> None:
         """From now on what is put is kept."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._part = self._folder / uuid.uuid4().hex
         self._room, self._written, self._waiting = self.limit - self.size, 0, 0
 

@@ -32,12 +32,13 @@ class RememberingTeacher(Teacher):
     """Asks the store first, and keeps there what was not in it.
 
     Args:
-        teacher: is asked for what is not remembered; only its model and what it is asked for are taken over.
-        store: of `row_width` numbers a token.
+        teacher: whose model is asked for what is not remembered; it is closed.
+        store: that `open_store` opened for it.
     """
 
     def __init__(self, teacher: Teacher, store: FeatureStore) -> None:
         super().__init__(teacher.model, teacher.wants)
+        teacher.close()
         self.store = store
         self._projects = self.capture.projected_layer is not None
         self._places = _places(self)
@@ -124,12 +125,16 @@ def open_store(teacher: Teacher, content: str) -> FeatureStore:
         teacher: what it is asked for decides what is kept.
         content: a digest of its weights, and the precision that it computes in.
     """
-    what = f"{content} {_places(teacher)}"
-    folder = cache_folder() / "teachers" / blake2b(what.encode(), digest_size=16).hexdigest()
+    what, cache = f"{content} {_places(teacher)}", cache_folder()
+    folder = cache / "teachers" / blake2b(what.encode(), digest_size=16).hexdigest()
+    there = sum(file.stat().st_size for file in folder.glob("*"))
     width = sum(width for _, _, width in _places(teacher))
-    folder.mkdir(parents=True, exist_ok=True)
-    there = sum(file.stat().st_size for file in folder.iterdir())
-    return FeatureStore(folder, width, there + shutil.disk_usage(folder).free // SHARE_OF_DISK)
+    return FeatureStore(folder, width, there + shutil.disk_usage(cache).free // SHARE_OF_DISK)
+
+
+def can_be_kept(teacher: Teacher) -> bool:
+    """Whether all that a teacher is asked for are rows of numbers, one a token; what attention knows of positions is not."""
+    return "positions" not in teacher.wants
 
 
 def pays(stage: Stage, store: FeatureStore, passes: float) -> bool:
@@ -141,8 +146,6 @@ def pays(stage: Stage, store: FeatureStore, passes: float) -> bool:
         passes: how often training goes over the text.
     """
     assert stage.teacher is not None
-    if "positions" in stage.teacher.wants:  # which are no rows
-        return False
     batch = stage.probe_batch()
     if store.get(batch_keys(batch)) is not None:
         return True
