@@ -392,7 +392,7 @@ def test_trying_out_leaves_no_trace(recipe):
 @pytest.mark.parametrize(("steps", "done", "evaluations", "saves"), [(7, 0, 3, 2), (6, 0, 2, 2), (7, 5, 2, 1), (6, 6, 0, 0)])
 def test_what_is_done_every_few_steps_counts_as_often_as_it_will_be_done(recipe, monkeypatch, steps, done, evaluations, saves):
     monkeypatch.setattr("limbeck.training.forecast._median_seconds", lambda work: work() or 1.0)
-    monkeypatch.setattr("limbeck.training.forecast._bytes_a_second", lambda: 1000.0)
+    monkeypatch.setattr("limbeck.training.forecast.bytes_a_second", lambda: 1000.0)
     parts, unreached = ready(recipe(steps=steps, holdout="0.1", eval_every=3, checkpoint_every=3))
     plan = Plan.of(parts.recipe, parts.recipe)
     told = make_forecast(parts, plan, unreached, MEMORY, Progress(done, done * plan.batch_size)).seconds

@@ -401,9 +401,9 @@ def test_a_runs_directory_stands_for_its_student(save_bert, tmp_path, tiny_token
 
 
 def test_a_run_without_a_student_is_refused_with_what_lies_there(save_bert, tmp_path, refused):
-    save_bert(tmp_path / "students" / "2x16")
+    save_bert(tmp_path / "models" / "2x16")
     (tmp_path / "recipe.yaml").write_text("student: 2x16\n")
-    with refused(tmp_path, "no student", Path("students") / "2x16"):
+    with refused(tmp_path, "no student", Path("models") / "2x16"):
         load_encoder(tmp_path)
 
 

@@ -279,13 +279,13 @@ def trained(monkeypatch):
     """The learning rates and seeds that were really trained, not taken from an earlier run."""
     import limbeck.training.run as running
 
-    begun, train = [], running._train
+    begun, begin = [], running.begin
 
     def noted(parts, *rest):
         begun.append((parts.recipe.learning_rate, parts.recipe.seed))
-        return train(parts, *rest)
+        return begin(parts, *rest)
 
-    monkeypatch.setattr(running, "_train", noted)
+    monkeypatch.setattr(running, "begin", noted)
     return begun
 
 

@@ -329,15 +329,12 @@ def test_a_run_goes_on_with_its_own_students(distil, refused, tmp_path):
 
 
 def test_memory_must_suffice_for_all_of_them(distil, monkeypatch, refused, tmp_path):
-    seen = []
+    whole, alone = [], []
     check = siblings.check_memory
-    monkeypatch.setattr(
-        siblings, "check_memory", lambda all_of_them, *rest: seen.append(all_of_them) or check(all_of_them, *rest)
-    )
+    monkeypatch.setattr(siblings, "check_memory", lambda given, *how, **named: whole.append(given) or check(given, *how, **named))
     distil(student=STUDENTS, init="random")
-    (whole,) = seen
-    alone = []
-    monkeypatch.setattr("limbeck.training.run.check_memory", lambda own, *rest: alone.append(own))
+    (whole,) = whole
+    monkeypatch.setattr("limbeck.training.run.check_memory", lambda given, wanted, *_, **__: alone.append(given) or wanted)
     for name, student in zip(NAMES, STUDENTS, strict=True):
         distil(f"alone-{name}", student=student, init="random")
     assert whole.moments == sum(each.moments for each in alone)

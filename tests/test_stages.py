@@ -347,7 +347,7 @@ def test_memory_of_a_later_stage_is_checked_before_the_first_begins(staged, carr
     there = memory._highest(torch.device("cpu")) + 20_000_000  # a process's earlier peak counts as needed
     monkeypatch.setattr(memory, "available_memory", lambda _: there)
     with refused("Stage student: ", "needs", "of memory", "--micro-batch-size"):
-        carry_out(staged(stages=[STAGES[0], {**STAGES[1], "batch_size": 10**9}]))
+        carry_out(staged(stages=[STAGES[0], {**STAGES[1], "batch_size": 10**9, "micro_batch_size": 10**9}]))
     assert not (tmp_path / "run").exists()
 
 
