@@ -121,6 +121,8 @@ def test_two_processes_make_the_same_students_as_one(distil, teacher, corpus, tm
         together = load_file(tmp_path / "together" / "students" / name / "model.safetensors")
         for key, value in weights(run).items():
             torch.testing.assert_close(together[key], value, atol=1e-5, rtol=1e-4)
+        for one, other in zip(log_of(run), records(tmp_path / "together" / "runs" / name), strict=True):
+            assert one == pytest.approx(other, rel=1e-4)
 
 
 def test_a_run_of_several_holds_each_student_and_all_logs(distil, tmp_path):
@@ -245,7 +247,7 @@ def test_a_killed_process_goes_on_from_the_command_line(teacher, corpus, tmp_pat
         "2x32",
         "1x16",
         "--steps",
-        400,
+        60,
         "--batch-size",
         4,
     ]

@@ -16,7 +16,7 @@ from limbeck.training.stage import Teacher
 from runs import SETTINGS, equal, log_of, weights
 
 WIDTH = 6
-EPOCHS = {"steps": None, "epochs": 3, "holdout": "0.1", "eval_every": 10, "teacher_cache": "always"}
+EPOCHS = {"steps": None, "epochs": 3, "holdout": "0.1", "eval_every": 4, "teacher_cache": "always"}
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,13 @@ def own_cache(tmp_path, monkeypatch):
     """No test finds what another one remembered."""
     monkeypatch.setenv("LIMBECK_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def corpus(corpus):
+    """A text that is soon gone over."""
+    corpus.write_text("\n".join(corpus.read_text().splitlines()[:50]))
+    return corpus
 
 
 @pytest.fixture
@@ -155,7 +162,7 @@ def test_a_key_tells_tokens_and_segments_apart():
 def test_each_sequence_is_asked_about_once_and_the_student_is_nearly_the_same(distil, asked, changes):
     run = distil("with", **EPOCHS, **changes)
     sequences = run.summary["text"]["sequences"]
-    assert sequences < sum(asked) < 1.3 * sequences  # and the held-out ones
+    assert sequences < sum(asked) < 1.5 * sequences  # and the held-out ones
     asked.clear()
     again = distil("again", **EPOCHS, **changes)
     assert sum(asked) == 0
@@ -176,11 +183,11 @@ def test_the_first_pass_is_rounded_like_the_later_ones(distil, own_cache):
 
 
 def test_interrupted_and_resumed_equals_left_alone_to_the_bit(distil, monkeypatch, asked):
-    settings = {**EPOCHS, "dropout": 0.1, "checkpoint_every": 7}
+    settings = {**EPOCHS, "dropout": 0.1, "checkpoint_every": 3}
     take = Loop._step
 
     def step(self, size):
-        if self.progress.step == 25:
+        if self.progress.step == 10:
             raise ZeroDivisionError
         return take(self, size)
 
@@ -198,7 +205,7 @@ def test_interrupted_and_resumed_equals_left_alone_to_the_bit(distil, monkeypatc
 def test_students_of_one_pass_remember_together(distil, asked):
     together = distil("together", student=["2x32", "1x16"], init="random", **EPOCHS)
     sequences = together.runs["1x16"].summary["text"]["sequences"]
-    assert sequences < sum(asked) < 1.3 * sequences
+    assert sequences < sum(asked) < 1.5 * sequences
     for name, run in together.runs.items():
         assert equal(weights(run), weights(distil(f"alone-{name}", student=name, init="random", **EPOCHS)))
 
