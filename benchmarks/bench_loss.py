@@ -11,14 +11,13 @@ Writes OUTPUT.json and OUTPUT.md.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from machine import Resident, about, described, middle, take_turns
+from machine import Resident, about, described, middle, take_turns, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,9 +124,7 @@ def main() -> None:
         times = take_turns({side: pass_of(side, *sizes) for side in SIDES}, arguments.repeats)
         report["cases"][case] = {side: {**middle(times[side]), "bytes": memory[side], "each": times[side]} for side in SIDES}
         report["machine"] = about()
-        arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        arguments.output.with_suffix(".md").write_text(as_markdown(report), encoding="utf-8")
-        print(as_markdown(report), flush=True)
+        write_report(arguments.output, report, as_markdown(report))
 
 
 if __name__ == "__main__":

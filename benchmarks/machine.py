@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -39,6 +40,13 @@ def described(machine: Mapping[str, Any]) -> str:
     """The same in a line."""
     versions = ", ".join(f"{package} {machine[package]}" for package in PACKAGES)
     return f"{machine['processor']} ({machine['instructions']}), {machine['threads']} thread(s); {versions}."
+
+
+def write_report(output: Path, report: dict[str, Any], text: str) -> None:
+    """Write OUTPUT.json and OUTPUT.md, and print the latter."""
+    output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text, flush=True)
 
 
 def take_turns(works: Mapping[str, Callable[[], Any]], repeats: int, warm_up: int = 1) -> dict[str, list[float]]:

@@ -29,6 +29,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from machine import processor
+
 # limbeck and datasets are imported by the measured processes only: a child's peak begins with what its parent holds.
 
 RESULTS = Path(__file__).parent / "results"
@@ -183,15 +185,6 @@ def interrupted(text: Path, whole: Path, folder: Path, tokenizer: str) -> dict[s
         "content": content(whole),
         "content_after_kill": content(folder),
     }
-
-
-def processor() -> str:
-    """The processor's name and how many of its cores this process may use."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{names[0] if names else platform.machine()}, {cores} cores"
 
 
 def as_markdown(results: dict[str, Any]) -> str:

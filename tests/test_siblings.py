@@ -380,6 +380,8 @@ def test_a_step_is_told_of_once_all_have_come_to_it(capsys):
             voice.fact("teacher", "the same")
             voice.logged({"step": 1, "loss": 0.5, "tokens_per_second": 10})
         voices[0].logged({"step": 2, "loss": 0.25, "tokens_per_second": 10})
+        chorus.names.remove("b")  # which has ended
+        voices[0].logged({"step": 4, "loss": 0.125, "tokens_per_second": 10})
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].split() == ["teacher", "the", "same"]
-    assert [line.split("  ")[1] for line in lines[1:]] == ["loss a 0.5000, b 0.5000"]
+    assert [line.split("  ")[1] for line in lines[1:]] == ["loss a 0.5000, b 0.5000", "loss a 0.1250"]

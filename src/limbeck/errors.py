@@ -1,4 +1,9 @@
-"""The one exception that stands for a person's mistake."""
+"""The exceptions that end a command in a way that a person was told of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
@@ -20,3 +25,16 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, a GPU's, or the processor's, which torch reports as any other error."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+@contextmanager
+def naming(part: str) -> Iterator[None]:
+    """Say which part of what was asked for is wrong, such as "Stage assistant".
+
+    Raises:
+        UserError: the one raised within, with the part in front.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{part}: {error}") from error

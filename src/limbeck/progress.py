@@ -126,7 +126,8 @@ class Chorus(Reporter):
 
     def __init__(self, names: Sequence[str], *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
-        self._names = names
+        self.names = list(names)
+        """Those that are still trained."""
         self._facts: set[tuple[str, str]] = set()
         self._records: dict[str, Mapping[str, Any]] = {}
 
@@ -144,8 +145,8 @@ class Chorus(Reporter):
         """After a line of a student's log; a step is told of once all students have come to it."""
         self._records = {other: each for other, each in self._records.items() if each["step"] == record["step"]}
         self._records[name] = record
-        if len(self._records) == len(self._names):
-            losses = ", ".join(f"{each} {self._records[each]['loss']:.4f}" for each in self._names)
+        if self._records.keys() >= {*self.names}:
+            losses = ", ".join(f"{each} {self._records[each]['loss']:.4f}" for each in self.names)
             self._show(record["step"], f"loss {losses}", record["tokens_per_second"])
 
 

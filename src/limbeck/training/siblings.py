@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from limbeck.encoders.loading import Encoder, keep_layers, load_encoder
-from limbeck.errors import CheckFailed, Interrupted, UserError
+from limbeck.errors import CheckFailed, Interrupted, UserError, naming
 from limbeck.progress import Chorus, Reporter
 from limbeck.recipe import Recipe, plain, read_recipe, validate, yaml_text
 from limbeck.training.assemble import deepest_layer, distillation_job, needed_layers
@@ -209,14 +209,14 @@ def _assembled(
     siblings: dict[str, Sibling] = {}
     layers: set[int] = set()
     for name, recipe in recipes.items():
-        with _named(name):
+        with naming(f"Student {name}"):
             layers |= needed_layers(recipe, recipe.init)
     teacher = load_encoder(recipe.teacher, layers)
     decided: dict[str, Any] = {}
     for name, recipe in recipes.items():
         job = distillation_job(replace(recipe, **decided), {recipe.teacher: teacher})
         own, voice = folder.run(name), chorus.voice(name)
-        with _named(name):
+        with naming(f"Student {name}"):
             parts, begun = check(job, own, voice, resume="auto" if goes_on else "never", overwrite=overwrite)
         assert isinstance(parts, DistillationParts)
         siblings[name] = Sibling(job, parts, begun, own, voice)
@@ -264,7 +264,7 @@ def _stand(name: str, sibling: Sibling) -> Standing | None:
     """Where a student's earlier run stands, if it goes on."""
     if sibling.begun is None:
         return None
-    with _named(name):
+    with naming(f"Student {name}"):
         return standing(sibling.job, sibling.parts, sibling.begun, sibling.folder, sibling.reporter)
 
 
@@ -276,7 +276,7 @@ def _train(under_way: Mapping[str, UnderWay], chorus: Chorus) -> dict[str, Check
         return failed
     last, first = max(loop.steps for loop in loops.values()), min(loop.progress.step for loop in loops.values())
     batch_size = max(loop.plan.batch_size for loop in loops.values())
-    agreed = StopRequest()
+    agreed, chorus.names = StopRequest(), list(loops)
     with ExitStack() as open_loops, chorus.training(last, first), stop_request() as stop:
         turns = {name: open_loops.enter_context(closing(loop.turns(agreed))) for name, loop in loops.items()}
         while turns:
@@ -291,6 +291,7 @@ def _train(under_way: Mapping[str, UnderWay], chorus: Chorus) -> dict[str, Check
                 except (TrainingStopped, Interrupted) as error:
                     failed[name] = error
                     del turns[name]
+                    chorus.names.remove(name)
     return failed
 
 
@@ -317,12 +318,3 @@ def _common(recipe: Recipe, resolved: Sequence[Recipe]) -> dict[str, Any]:
 def _merged_logs(folder: RunFolder, names: Iterable[str]) -> list[dict[str, Any]]:
     records = [{"student": name, **record} for name in names for record in folder.run(name).read_log()]
     return sorted(records, key=lambda record: int(record["step"]))
-
-
-@contextmanager
-def _named(student: str) -> Iterator[None]:
-    """Say with which student something is wrong."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"Student {student}: {error}") from error

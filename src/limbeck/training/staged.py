@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from limbeck.encoders.loading import Encoder, load_config, new_encoder
 from limbeck.encoders.shape import EncoderShape, StudentShape
-from limbeck.errors import UserError
+from limbeck.errors import UserError, naming
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, read_recipe, validate, yaml_text
 from limbeck.stages import BEFORE, StagedRecipe, StageRecipe, plain_stages, recipe_of
@@ -100,7 +99,7 @@ def run_stages(
             here.wait_for_everyone()
             reporter.say(f"stage {number} of {len(recipes)}: {name}")
             try:
-                with _named(name):
+                with naming(f"Stage {name}"):
                     runs[name] = carry_out(distillation_job(recipe), folder.stage(name).path, resume="auto", quiet=quiet)
             except (UserError, TrackerRefused):
                 if here.is_main_process and not any(_there(folder, stage.name) for stage in staged.stages):
@@ -199,7 +198,7 @@ def _check(staged: StagedRecipe, folder: RunFolder, *, resume: str, overwrite: b
     for before, stage in zip(begun.stages, staged.stages, strict=True):
         # A stage that has begun is compared with the recipe in its own directory.
         if not (folder.finished or _there(folder, stage.name)):
-            with _named(stage.name):
+            with naming(f"Stage {stage.name}"):
                 check_same_recipe(before, stage, folder, names_input, same_content=False)
     return True
 
@@ -232,7 +231,7 @@ def _each(
     for name, recipe in recipes.items():
         stage, job = folder.stage(name), distillation_job(recipe, stand_ins)
         reporter.say(f"checking stage {name}")
-        with _named(name), isolated(this_process().device):
+        with naming(f"Stage {name}"), isolated(this_process().device):
             opened(job, stage.path, quiet=True)
             parts, begun = check(job, stage, reporter, resume=resume, overwrite=overwrite)
             assert isinstance(parts, DistillationParts)
@@ -277,12 +276,3 @@ def _resolved(staged: StagedRecipe, folder: RunFolder) -> StagedRecipe:
         own = {name: BEFORE for name in ("teacher", "init") if getattr(stage, name) == BEFORE}
         stages.append(StageRecipe.of(decided, name=stage.name, **own))
     return StagedRecipe(stages=stages)
-
-
-@contextmanager
-def _named(stage: str) -> Iterator[None]:
-    """Say in which stage something is wrong."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"Stage {stage}: {error}") from error
