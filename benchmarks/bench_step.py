@@ -73,13 +73,11 @@ def limbeck_run(teacher: Path, case: Case, precision: str) -> Iterator[UnderWay]
     from limbeck.recipe import Recipe, validate
     from limbeck.samples import WIKIPEDIA
     from limbeck.training.assemble import distillation_job
-    from limbeck.training.isolation import isolated
-    from limbeck.training.loop import this_process
     from limbeck.training.run import begin, check, make_ready, opened
 
     given = {"teacher": str(teacher), "corpus": [str(WIKIPEDIA)], "student": STUDENT, "precision": precision, **SETTINGS}
     recipe = validate(Recipe, {**given, "max_length": case.length, "batch_size": case.batch_size})
-    with tempfile.TemporaryDirectory() as folder, isolated(this_process().device):
+    with tempfile.TemporaryDirectory() as folder:
         job = distillation_job(recipe)
         run, reporter = opened(job, Path(folder, "run"), quiet=True)
         parts, _ = check(job, run, reporter, resume="never", overwrite=False)
@@ -124,8 +122,11 @@ def times_of(teacher: Path, case: Case, precisions: Sequence[str], repeats: int)
     """Seconds of a step of every kind."""
     from contextlib import ExitStack
 
+    from limbeck.training.isolation import isolated
+    from limbeck.training.loop import this_process
+
     found: dict[str, Any] = {}
-    with ExitStack() as runs:
+    with isolated(this_process().device), ExitStack() as runs:
         works: dict[str, Callable[[], Any]] = {}
         for precision in precisions:
             run = runs.enter_context(limbeck_run(teacher, case, precision))
@@ -161,7 +162,10 @@ def operations(run: UnderWay, step: Callable[[], Any]) -> dict[str, int]:
 
 def measure_memory(side: str, teacher: Path, case: Case, precision: str, pipe: Connection) -> None:
     """What three steps of one side add to this process."""
-    with limbeck_run(teacher, case, precision) as run:
+    from limbeck.training.isolation import isolated
+    from limbeck.training.loop import this_process
+
+    with isolated(this_process().device), limbeck_run(teacher, case, precision) as run:
         take = limbeck_step(run) if side == "limbeck" else reference_step(teacher, run, precision)
         resident = Resident()
         resident.begin()

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import string
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,9 @@ from transformers import (
 import limbeck
 from limbeck import UserError
 from limbeck.encoders.loading import no_progress_bars
+from limbeck.errors import Interrupted
 from limbeck.samples import WIKIPEDIA_HELD_OUT
+from limbeck.training.loop import Loop
 from runs import SETTINGS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -235,7 +238,7 @@ def teacher(save_bert, tmp_path):
 @pytest.fixture
 def corpus(tiny_tokenizer, tmp_path):
     """Lines of words that the tiny tokenizer knows."""
-    words = [word for word in tiny_tokenizer.get_vocab() if word.isalpha()]
+    words = sorted(word for word in tiny_tokenizer.get_vocab() if word.isalpha())
     drawn = random.Random(0)
     file = tmp_path / "text.txt"
     file.write_text("\n".join(" ".join(drawn.choices(words, k=drawn.randint(3, 30))) for _ in range(300)))
@@ -251,3 +254,24 @@ def distil(teacher, corpus, tmp_path):
         return limbeck.distill(teacher, output=tmp_path / output, **settings)
 
     return run
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    """SIGTERM comes during a step (counted from 1) of the run inside."""
+
+    @contextmanager
+    def expect(step, number=signal.SIGTERM):
+        take = Loop._step
+
+        def watched(self, work):
+            if self.progress.step + 1 == step:
+                os.kill(os.getpid(), number)
+            return take(self, work)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "_step", watched)
+            with pytest.raises(Interrupted, match=f"after step {step} .*--resume auto"):
+                yield
+
+    return expect

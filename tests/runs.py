@@ -16,7 +16,7 @@ from limbeck.cli import main
 from limbeck.training.folder import RunFolder
 
 SETTINGS = {"steps": 4, "batch_size": 8, "max_length": 16, "dropout": 0.0, "precision": "float32", "log_every": 1, "quiet": True}
-TIMES = {"seconds", "tokens_per_second"}
+TIMES = {"seconds", "tokens_per_second", "waiting"}
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(

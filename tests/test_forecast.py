@@ -45,7 +45,7 @@ def recipe(save_bert, tiny_tokenizer, tmp_path):
     """Make a tiny recipe; keyword arguments change its settings."""
     shape = {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 128}
     teacher = save_bert(tmp_path / "teacher", **shape)
-    words = [word for word in tiny_tokenizer.get_vocab() if word.isalpha()]
+    words = sorted(word for word in tiny_tokenizer.get_vocab() if word.isalpha())
     drawn = random.Random(0)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(drawn.choices(words, k=drawn.randint(3, 30))) for _ in range(300)))

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 import limbeck
-from limbeck.errors import CheckFailed, Interrupted
+from limbeck.errors import CheckFailed
 from limbeck.training.best import Best
 from limbeck.training.folder import RunFolder, write_file
 from limbeck.training.interrupt import SAME_REQUEST, stop_request
@@ -43,27 +43,6 @@ def command(teacher, corpus):
         return ["distill", *flags, *switches, "--quiet"]
 
     return make
-
-
-@pytest.fixture
-def stopping(monkeypatch):
-    """SIGTERM comes during a step (counted from 1) of the run inside."""
-
-    @contextmanager
-    def expect(step, number=signal.SIGTERM):
-        take = Loop._step
-
-        def watched(self, size):
-            if self.progress.step + 1 == step:
-                os.kill(os.getpid(), number)
-            return take(self, size)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Loop, "_step", watched)
-            with pytest.raises(Interrupted, match=f"after step {step} .*--resume auto"):
-                yield
-
-    return expect
 
 
 def killed(process, when, pause=0.0):
@@ -198,19 +177,16 @@ from pathlib import Path
 from limbeck.cli import main
 from limbeck.training.loop import Loop
 
-micro_batches, take, out, stop = Loop._micro_batches, Loop._step, Path(sys.argv[1]), int(sys.argv[2])
+take, out, stop = Loop._step, Path(sys.argv[1]), int(sys.argv[2])
 
-def seen(self, examples):
+def watched(self, work):
     with (out / str(self.accelerator.process_index)).open("a") as file:
-        file.write(json.dumps([self.progress.examples, examples]) + "\\n")
-    return micro_batches(self, examples)
-
-def watched(self, size):
+        file.write(json.dumps([self.progress.examples, work.examples]) + "\\n")
     if self.progress.step + 1 == stop and self.accelerator.process_index == 1:
         os.kill(os.getpid(), signal.SIGTERM)
-    return take(self, size)
+    return take(self, work)
 
-Loop._micro_batches, Loop._step = seen, watched
+Loop._step = watched
 sys.exit(main(sys.argv[3:]))
 """
 
@@ -219,8 +195,8 @@ def test_each_example_of_the_epoch_is_seen_once_whatever_the_batch_size_and_the_
     distil, command, stopping, monkeypatch, tmp_path
 ):
     seen = []
-    micro_batches = Loop._micro_batches
-    monkeypatch.setattr(Loop, "_micro_batches", lambda self, examples: seen.append(examples) or micro_batches(self, examples))
+    take = Loop._step
+    monkeypatch.setattr(Loop, "_step", lambda self, work: seen.append(work.examples) or take(self, work))
     settings = {"steps": None, "epochs": 1, "max_length": 32, "micro_batch_size": 8}
     alone = distil("alone", **settings)
     whole = flat(seen)

@@ -18,7 +18,7 @@ from limbeck.cli import main
 from limbeck.training import loop, trackers
 
 INSTALL = 'The tracker {0} is not installed: pip install "limbeck[{0}]"'
-VALUES = {"loss", "qq", "kk", "vv", "learning_rate", "tokens_per_second"}
+VALUES = {"loss", "qq", "kk", "vv", "learning_rate", "tokens_per_second", "waiting"}
 HELD_OUT = {"holdout_loss", "holdout_qq", "holdout_kk", "holdout_vv"}
 
 

@@ -3,9 +3,13 @@
 import itertools
 import json
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Semaphore
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,12 +17,16 @@ from transformers import AutoModel, AutoTokenizer
 
 import limbeck
 from limbeck.cli import main
-from limbeck.data.batches import PackedSource
+from limbeck.data.batches import LabelledSource, PackedSource, Row
 from limbeck.encoders.loading import load_encoder
+from limbeck.errors import UserError
 from limbeck.recipe import Recipe
 from limbeck.training import assemble as assemble_module
 from limbeck.training import precision as precision_module
+from limbeck.training import prefetch as prefetch_module
+from limbeck.training.checkpoint import Progress
 from limbeck.training.isolation import seed_step
+from limbeck.training.prefetch import prefetched
 from limbeck.training.stage import Plan
 from runs import SETTINGS, equal, log_of, weights
 
@@ -156,7 +164,7 @@ def slow_bf16(monkeypatch):
 
 
 def test_bf16_is_not_even_tried_where_products_are_far_slower(distil, slow_bf16, monkeypatch):
-    monkeypatch.setattr(precision_module, "_seconds", lambda *given, **more: pytest.fail("tried"))
+    monkeypatch.setattr(precision_module, "trial_seconds", lambda *given, **more: pytest.fail("tried"))
     assert distil(precision="auto").summary["training"]["precision"] == "float32"
 
 
@@ -173,8 +181,8 @@ def test_an_evaluation_disturbs_nothing(distil):
     assert equal(weights(evaluated), weights(again))
 
 
-def made_plan(now=None, **settings):
-    begun = Recipe(teacher="t", corpus=["c"], student="1x8", precision="float32", micro_batch_size=1, **settings)
+def made_plan(now=None, micro_batch_size=1, **settings):
+    begun = Recipe(teacher="t", corpus=["c"], student="1x8", precision="float32", micro_batch_size=micro_batch_size, **settings)
     return Plan.of(replace(begun, batch_size=now or begun.batch_size), begun)
 
 
@@ -206,6 +214,76 @@ def test_steps_of_any_size_cover_all_examples_with_one_at_least_for_each_process
         assert done == plan.examples
         assert len(sizes) == steps
         assert all(processes <= size < now + processes for size in sizes)
+
+
+class Rows(LabelledSource):
+    """Seven rows, of which something is done before each batch is made."""
+
+    def __init__(self, before=lambda batch: None):
+        rows = [Row(np.full(4, row), 4) for row in range(7)]
+        super().__init__(rows, {}, pad=0, segments=False, seed=0)
+        self.made, self._before = Semaphore(0), before
+        self._batches = itertools.count(1)
+
+    def collate(self, examples):
+        self._before(next(self._batches))
+        self.made.release()
+        return super().collate(examples)
+
+
+def batch_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("limbeck-batches")]
+
+
+def test_batches_are_made_while_the_step_before_is_trained_on():
+    source, plan = Rows(), made_plan(steps=6, batch_size=2, micro_batch_size=2)
+    for place, (work, _) in enumerate(prefetched(source, plan, 0, process=0, processes=1)):
+        for _ in range(2 if place == 0 else 1 if place < 5 else 0):
+            assert source.made.acquire(timeout=60), "this step's batch, and the next one's without being asked for"
+        assert (work.size, work.examples) == (2, Rows().examples(2 * place, 2))
+        assert torch.equal(work.micro_batches[0]["input_ids"], Rows().collate(work.examples)["input_ids"])
+    assert place == 5
+    assert not batch_threads()
+
+
+def test_the_time_spent_waiting_for_a_batch_is_told(monkeypatch):
+    now, asked = [0.0], threading.Event()
+
+    def clock():
+        asked.set()
+        return now[0]
+
+    def late(batch):
+        if batch == 1:
+            assert asked.wait(60)
+            now[0] += 3.0
+
+    monkeypatch.setattr(prefetch_module, "time", SimpleNamespace(perf_counter=clock))
+    works = prefetched(Rows(late), made_plan(steps=4, batch_size=2), 0, process=0, processes=1)
+    assert [seconds for _, seconds in works] == [3.0, 0.0, 0.0, 0.0]
+    assert Progress().after(2, 8, 12.0, 3.0).after(2, 8, 16.0, 1.0).waiting == 0.25
+
+
+def test_processes_share_a_steps_examples():
+    plan = made_plan(steps=3, batch_size=4)
+    shares = [[work.examples for work, _ in prefetched(Rows(), plan, 4, process, 2)] for process in (0, 1)]
+    assert [sorted(a + b) for a, b in zip(*shares, strict=True)] == [sorted(Rows().examples(done, 4)) for done in (4, 8)]
+
+
+def test_what_a_batch_fails_with_is_told_at_its_step_and_no_thread_stays():
+    def fail(batch):
+        if batch == 5:
+            raise UserError("no such row")
+
+    works = prefetched(Rows(fail), made_plan(steps=6, batch_size=1), 0, process=0, processes=1)
+    assert [next(works)[0].size for _ in range(4)] == [1] * 4
+    with pytest.raises(UserError, match="no such row"):
+        next(works)
+    assert not batch_threads()
+    works = prefetched(Rows(), made_plan(steps=6, batch_size=1), 0, process=0, processes=1)
+    next(works)
+    works.close()
+    assert not batch_threads()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

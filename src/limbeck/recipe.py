@@ -146,6 +146,9 @@ class Recipe:
     """whether the student's layers are computed once more in the backward pass, instead of being kept: less memory, more time"""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """number format of the matrix products; auto: bf16 where a short probe finds it faster"""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """whether torch.compile makes the layers' code; auto: in bf16 or on a GPU, where training is long and a short probe finds it
+    faster"""
     teacher_cache: Literal["auto", "always", "never"] = "auto"
     """whether what the teacher says of a sequence is kept in the cache, rounded to bf16, for later epochs and other runs; auto:
     in precision bf16, where it is there already or reading it is faster than asking, and takes at most half of the free disk"""

@@ -20,6 +20,7 @@ BLOCK_ELEMENTS = 256 * 1024
 """Scores in one block (1 MiB in float32), at least one matrix."""
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # blocks of the cache's size are not to be unrolled
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float, added: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:

@@ -41,10 +41,10 @@ def scale_of(share: float) -> float:
 
 
 class Dropout(nn.Dropout):
-    """`dropout` as a module, which on other devices is torch's own."""
+    """`dropout` as a module, which on other devices, and in what torch compiles, is torch's own."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Drop during training."""
-        if not self.training or input.device.type != "cpu":
+        if not self.training or input.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(input)
         return dropout(input, self.p)

@@ -24,6 +24,7 @@ from limbeck.objectives.base import Mimicry
 from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, holdout_share
 from limbeck.text import count
+from limbeck.training.compiling import decide_compiling
 from limbeck.training.distillation import DistillationParts
 from limbeck.training.evaluation import HeldOut
 from limbeck.training.loop import this_process
@@ -81,7 +82,7 @@ def assemble(
         keep_no_activations(student.model)
     use_own_attention(student.model)
     fingerprints = {**_fingerprints(teacher, stage), **init}
-    resolved = _resolve(recipe, objective, stage, teacher, student, begun)
+    resolved = _compiling(_resolve(recipe, objective, stage, teacher, student, begun), stage, begun, reporter)
     resolved, stage = _remembering(resolved, stage, teacher, fingerprints["teacher"], begun)
     return DistillationParts(resolved, student, stage, fingerprints, teacher=teacher, text=source, objective=trained, tail=tail)
 
@@ -186,6 +187,14 @@ def _report_text(source: PackedSource, holdout: PackedSource | None, reporter: R
         reporter.say(
             f"Beware: the tokenizer does not know {source.unknown_share:.0%} of the text; is it in the teacher's language?"
         )
+
+
+def _compiling(resolved: Recipe, stage: Stage, begun: Recipe | None, reporter: Reporter) -> Recipe:
+    """Decide whether layers are compiled; all processes go by the first one's clock."""
+    asked = begun.compile if begun and resolved.compile == "auto" else resolved.compile
+    examples, bf16 = (resolved.steps or 0) * resolved.batch_size, resolved.precision == "bf16"
+    decided = broadcast_object_list([decide_compiling(asked, stage, examples, bf16=bf16, say=reporter.say)])[0]
+    return replace(resolved, compile=decided)
 
 
 def _remembering(resolved: Recipe, stage: Stage, teacher: Encoder, weights: str, begun: Recipe | None) -> tuple[Recipe, Stage]:

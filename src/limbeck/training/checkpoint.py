@@ -39,6 +39,17 @@ class Progress:
     """Real tokens trained on."""
     seconds: float = 0.0
     """Time spent training."""
+    waited: float = 0.0
+    """Of that, seconds in which the next batch was not ready."""
+
+    @property
+    def waiting(self) -> float:
+        """The share of the time that was spent waiting for batches."""
+        return self.waited / self.seconds
+
+    def after(self, examples: int, tokens: int, seconds: float, waited: float) -> Progress:
+        """One step later: what it trained on, the whole time by then, and how long its batches were waited for."""
+        return Progress(self.step + 1, self.examples + examples, self.tokens + tokens, seconds, self.waited + waited)
 
 
 @dataclass(frozen=True)

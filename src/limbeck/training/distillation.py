@@ -14,6 +14,7 @@ from limbeck.progress import Reporter
 from limbeck.recipe import Recipe, plain, yaml_text
 from limbeck.text import millions, several
 from limbeck.training.card import first_use, model_card
+from limbeck.training.compiling import compile_stage
 from limbeck.training.folder import RunFolder
 from limbeck.training.loop import Loop
 from limbeck.training.reach import modules_of
@@ -38,6 +39,11 @@ class DistillationParts(Parts[Recipe]):
     def usual_length(self) -> int:
         """Tokens in a sequence."""
         return self.recipe.max_length
+
+    def prepare(self) -> None:
+        """Compile the layers, if that was decided."""
+        if self.recipe.compile == "always":
+            compile_stage(self.stage)
 
     def announce(self, unreached: list[str], reporter: Reporter) -> None:
         """Tell teacher, student, objective, and what is trained."""

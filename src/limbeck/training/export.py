@@ -50,7 +50,7 @@ def _check_reload(folder: Path, model: PreTrainedModel) -> None:
         raise RuntimeError(f"The exported student loads with other weights: {changed[:3]}.")
     ids = torch.arange(1, 9).remainder(model.config.vocab_size)[None]
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    with torch.no_grad():
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # compiled layers are not worth compiling for one row
         before, after = model(**batch)[0], reloaded.eval()(**batch)[0]
     # Products with a single row may round otherwise where the weights lie elsewhere in memory.
     if not torch.allclose(before, after, rtol=1e-4, atol=1e-5):

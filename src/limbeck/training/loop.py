@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 
-from limbeck.data.batches import Batch, on_device, valid_tokens
+from limbeck.data.batches import on_device, valid_tokens
 from limbeck.encoders.loading import Encoder
 from limbeck.errors import CheckFailed, Interrupted, UserError
 from limbeck.progress import Reporter
@@ -25,6 +25,7 @@ from limbeck.training.export import export_student
 from limbeck.training.folder import RunFolder
 from limbeck.training.interrupt import StopRequest, stop_request
 from limbeck.training.isolation import seed_step
+from limbeck.training.prefetch import Work, prefetched
 from limbeck.training.stage import Plan, Stage, mean, mean_loss
 from limbeck.training.table import TableGradient
 from limbeck.training.trackers import Trackers
@@ -146,18 +147,17 @@ class Loop:
             TrainingStopped: as `train`.
             Interrupted: as `train`.
         """
-        plan, processes, steps = self.plan, self.accelerator.num_processes, self.steps
+        plan, here, steps = self.plan, self.accelerator, self.steps
         self.module.train()
         started = time.perf_counter() - self.progress.seconds
         remembering = nullcontext() if self.stage.teacher is None else self.stage.teacher.remembering()
-        with self.trackers.running(self.progress.step), self.table, remembering:
+        works = prefetched(self.stage.source, plan, self.progress.examples, here.process_index, here.num_processes)
+        with self.trackers.running(self.progress.step), self.table, remembering, closing(works):
             while self.progress.step < steps and not self._out_of_patience():
-                size = plan.step_size(self.progress.examples, processes)
-                terms, tokens = yield from self._step(size)
+                work, waited = next(works)
+                terms, tokens = yield from self._step(work)
                 self.tally.add(terms)
-                before, seconds = self.progress, time.perf_counter() - started
-                done = Progress(before.step + 1, before.examples + size, before.tokens + tokens, seconds)
-                self.progress = done
+                self.progress = done = self.progress.after(work.size, tokens, time.perf_counter() - started, waited)
                 self.reporter.stepped(done.step)
                 if done.step in (1, steps) or done.step % plan.log_every == 0:
                     self._log()
@@ -221,12 +221,10 @@ class Loop:
             self.best = earlier.after(figures[evaluation.metric], self.progress.step)
         return self.best is not earlier
 
-    def _step(self, size: int) -> Generator[None, None, tuple[dict[str, Tensor], int]]:
+    def _step(self, work: Work) -> Generator[None, None, tuple[dict[str, Tensor], int]]:
         """One optimiser step; returns the terms' means over the whole batch and the number of its real tokens."""
-        done, process = self.progress.examples, self.accelerator.process_index
-        examples = self.stage.source.examples(done, size)[process :: self.accelerator.num_processes]
-        weights = self.stage.weights
-        micro_batches = list(self._micro_batches(examples))
+        done, process, weights = self.progress.examples, self.accelerator.process_index, self.stage.weights
+        micro_batches = [on_device(batch, self.accelerator.device) for batch in work.micro_batches]
         local = [self.stage.module.counts(batch) for batch in micro_batches]
         counts = {term: self._total([count[term] for count in local]) for term in weights}
         sums: dict[str, Tensor] = {}
@@ -243,19 +241,15 @@ class Loop:
         self.table.fill()
         norm = self.accelerator.clip_grad_norm_(self.module.parameters(), CLIP)
         if not torch.isfinite(norm):
-            raise TrainingStopped(self._not_finite(examples, sums))
+            raise TrainingStopped(self._not_finite(work.examples, sums))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.learning_rate_at(done, size)
+            group["lr"] = self.plan.learning_rate_at(done, work.size)
         self.optimizer.step()
         self.table.clear()
         self.optimizer.zero_grad()
         means = {term: mean(self._total([value]), counts[term]) for term, value in sums.items()}
         tokens = self._total([valid_tokens(batch).sum() for batch in micro_batches])
         return means, int(tokens)
-
-    def _micro_batches(self, examples: list[int]) -> Iterator[Batch]:
-        for part in self.stage.source.split(examples, self.plan.micro_batch_size):
-            yield on_device(self.stage.source.collate(part), self.accelerator.device)
 
     def _total(self, values: list[Tensor]) -> Tensor:
         """The sum over micro-batches and processes."""
@@ -282,6 +276,7 @@ class Loop:
             "tokens": self.progress.tokens,
             "seconds": round(self.progress.seconds, 3),
             "tokens_per_second": round(self.progress.tokens / self.progress.seconds),
+            "waiting": round(self.progress.waiting, 4),
         }
         if self.accelerator.is_main_process:
             self.run.append_log(record)

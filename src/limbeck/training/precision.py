@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from statistics import median
 from typing import Literal
 
 import torch
 
-from limbeck.training.memory import undisturbed
 from limbeck.training.stage import PROBE_SEQUENCES, Stage
+from limbeck.training.trial import TRIALS, timed, trial_seconds
 
-TRIALS = 3
 HOPELESS = 2.0
 """How many times as long as in float32 a product may take in bf16; beyond that bf16 is neither tried nor taken in silence."""
 
@@ -29,7 +26,7 @@ def faster_precision(stage: Stage, sequences: int = PROBE_SEQUENCES) -> Literal[
     """
     if bf16_slowdown(next(stage.module.parameters()).device) > HOPELESS:
         return "float32"
-    seconds = {bf16: _seconds(stage, sequences, bf16=bf16) for bf16 in (False, True)}
+    seconds = {bf16: trial_seconds(stage, sequences, bf16=bf16) for bf16 in (False, True)}
     return "bf16" if seconds[True] < seconds[False] else "float32"
 
 
@@ -41,30 +38,4 @@ def bf16_slowdown(device: torch.device) -> float:
 def _product_seconds(dtype: torch.dtype, device: torch.device) -> float:
     """How long a matrix product of the size of a small encoder's takes."""
     a, b = (torch.ones(512, 512, dtype=dtype, device=device) for _ in range(2))
-    return median(_timed(lambda: a @ b, device) for _ in range(TRIALS + 1))
-
-
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    start = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
-def _seconds(stage: Stage, sequences: int, *, bf16: bool) -> float:
-    batch = stage.probe_batch(sequences)
-    device = batch["input_ids"].device
-    targets, times = stage.targets(batch), []
-
-    def both_ways() -> None:
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            loss = stage.loss(batch, targets)
-        loss.backward()
-
-    with undisturbed(stage.module) as table:
-        for _ in range(TRIALS + 1):
-            times.append(_timed(both_ways, device))
-            table.clear()
-            stage.module.zero_grad(set_to_none=True)
-    return median(times[1:])
+    return median(timed(lambda: a @ b, device) for _ in range(TRIALS + 1))

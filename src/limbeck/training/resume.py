@@ -18,7 +18,7 @@ from limbeck.training.folder import RECIPE, RunFolder
 
 T = TypeVar("T")
 NamesInput = Callable[[str, Any], bool]
-LAYOUT = ("batch_size", "micro_batch_size", "precision")
+LAYOUT = ("batch_size", "micro_batch_size", "precision", "compile")
 """Fields that may change on resuming; the result is then another one in its last bits."""
 FREE = ("log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "trackers")
 """Fields that may change without a word: they do not touch the weights."""
@@ -110,7 +110,7 @@ def conditions(recipe: Any, processes: int, device: torch.device) -> dict[str, A
 
 def layout(recipe: Any) -> dict[str, Any]:
     """The fields of a recipe that may change on resuming."""
-    return {name: getattr(recipe, name) for name in LAYOUT}
+    return {name: getattr(recipe, name) for name in LAYOUT if hasattr(recipe, name)}
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -67,6 +67,9 @@ class Parts(ABC, Generic[RecipeT]):
     def usual_length(self) -> int:
         """Tokens in a row of the usual length, by which a micro-batch is measured."""
 
+    def prepare(self) -> None:
+        """Do what is to be done once models and directory are ready: by default nothing."""
+
     @abstractmethod
     def announce(self, unreached: list[str], reporter: Reporter) -> None:
         """Tell what the run is made of."""
@@ -341,6 +344,7 @@ def begin(
         folder.remove_leftovers()
     parts.announce(unreached, reporter)
     _warn_of_bf16(parts.recipe, reporter)
+    parts.prepare()
     began = begun or parts.recipe
     trackers = Trackers(parts.recipe, folder, reporter)
     loop = Loop(parts.stage, Plan.of(parts.recipe, began), folder, parts.outcome(unreached), reporter, trackers, stamp)

@@ -220,7 +220,7 @@ def _assembled(
             parts, begun = check(job, own, voice, resume="auto" if goes_on else "never", overwrite=overwrite)
         assert isinstance(parts, DistillationParts)
         siblings[name] = Sibling(job, parts, begun, own, voice)
-        decided = {"precision": parts.recipe.precision, "teacher_cache": parts.recipe.teacher_cache}
+        decided = {name: getattr(parts.recipe, name) for name in ("precision", "compile", "teacher_cache")}
     return _sharing(teacher, siblings)
 
 

@@ -63,8 +63,8 @@ class SharedTeacher(Teacher):
     """One teacher of several students: it is asked once about a batch that they ask about one after another."""
 
     def __init__(self, teacher: Teacher) -> None:
-        super().__init__(teacher.model, teacher.wants)
         self.asked = teacher
+        self.model, self.wants, self.capture = teacher.model, teacher.wants, teacher.capture
         self._latest: tuple[Batch, Features] | None = None
 
     def remembering(self) -> AbstractContextManager[None]:

@@ -74,6 +74,7 @@ def training_facts(progress: Progress, precision: str, device: str, log: Sequenc
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 3),
         "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "waiting": round(progress.waiting, 4),
         "precision": precision,
         "device": device,
         "first_loss": losses[0] if losses else None,
