@@ -1,10 +1,11 @@
-"""What whole runs gain: several students from one pass of the teacher, and what the teacher said before.
+"""What whole runs gain: several students from one pass of the teacher, what the teacher said before, and compiled layers.
 
 Each figure comes of `limbeck.distill` as a user calls it, in processes of their own that take turns; times are those of the runs'
 own logs, from the first step to the last.
 
 - students: BERT-base (random weights) into four students, in one run and in four
 - cache: two epochs of BERT-base into 6x384, with and without --teacher-cache; the second epochs are compared
+- compile: BERT-base into 6x384, with and without --compile
 
     python benchmarks/bench_runs.py $LIMBECK_DATA/text/en/wikipedia_passages.txt.gz --output benchmarks/results/runs
 
@@ -34,6 +35,7 @@ from machine import about, described, write_report
 STUDENTS = ["12x384", "6x384", "4x384", "3x384"]
 SPAWN = multiprocessing.get_context("spawn")
 SETTINGS: dict[str, Any] = {"max_length": 128, "batch_size": 16, "log_every": 1, "quiet": True}
+CHOICES = ("students", "cache", "compile")
 LINES = 20_000
 """Of the text; more than any of the runs reaches."""
 LITTLE = 100
@@ -99,6 +101,15 @@ def compare_cache(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
     return {"seconds": found, "ratio": median(found["never"]) / median(found["always"])}
 
 
+def compare_compiled(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """Steps after the first, by when everything is compiled."""
+    found: dict[str, list[float]] = {"never": [], "always": []}
+    for _ in range(repeats):
+        for choice, seconds in found.items():
+            seconds.append(steady(measured(distil, {**settings, "student": "6x384", "packing": "full", "compile": choice})))
+    return {"seconds": found, "ratio": median(found["never"]) / median(found["always"])}
+
+
 def excerpt(texts: Sequence[Path], lines: int, output: Path) -> Path:
     """The first lines of the text that are not empty."""
     chosen: list[str] = []
@@ -124,6 +135,12 @@ def as_markdown(report: dict[str, Any]) -> str:
             f"| second epoch of BERT-base into 6x384: a step with the teacher, from the cache | {never:.2f} s | {always:.2f} s | "
             f"{found['ratio']:.2f} |"
         )
+    if found := report.get("compile"):
+        never, always = (median(found["seconds"][choice]) for choice in ("never", "always"))
+        lines.append(
+            f"| BERT-base into 6x384: a step as it is, with compiled layers | {never:.2f} s | {always:.2f} s | "
+            f"{found['ratio']:.2f} |"
+        )
     return "\n".join([*lines, "", f"{report['remark']}{described(report['machine'])}"]) + "\n"
 
 
@@ -135,11 +152,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="steps of a run (default 6)")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
-    parser.add_argument("--only", nargs="+", choices=("students", "cache"), default=["students", "cache"])
+    parser.add_argument("--only", nargs="+", choices=CHOICES, default=CHOICES)
+    parser.add_argument("--add", action="store_true", help="keep what was written there before of other comparisons")
     parser.add_argument("--remark", default="", help="what a reader should know of the machine")
     arguments = parser.parse_args()
     remark = f"{arguments.remark.rstrip('. ')}. " if arguments.remark else ""
     report: dict[str, Any] = {"precision": arguments.precision, "repeats": arguments.repeats, "remark": remark}
+    if arguments.add:
+        report |= json.loads(arguments.output.with_suffix(".json").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         teacher = Path(folder, "teacher")
         writing = SPAWN.Process(target=write_teacher, args=(teacher,))  # a child's peak begins with what its parent held
@@ -147,11 +167,11 @@ def main() -> None:
         writing.join()
         text, little = (excerpt(arguments.text, lines, Path(folder, f"{lines}.txt")) for lines in (LINES, LITTLE))
         settings = {**SETTINGS, "precision": arguments.precision}
+        longer = {**settings, "teacher": teacher, "corpus": [text], "steps": arguments.steps}
         works: dict[str, Callable[[], dict[str, Any]]] = {
-            "students": lambda: compare_students(
-                {**settings, "teacher": teacher, "corpus": [text], "steps": arguments.steps}, arguments.repeats
-            ),
+            "students": lambda: compare_students(longer, arguments.repeats),
             "cache": lambda: compare_cache({**settings, "teacher": teacher, "corpus": [little]}, arguments.repeats),
+            "compile": lambda: compare_compiled(longer, arguments.repeats),
         }
         for name in arguments.only:
             report |= {name: works[name](), "machine": about()}

@@ -29,7 +29,7 @@ def decide_compiling(
         stage: as in `trial_seconds`.
         examples: that are to be trained on.
         bf16: whether the student's matrix products are in bf16.
-        say: hears why layers that were to be compiled are not.
+        say: hears what takes its time, and why layers that were to be compiled are not.
     """
     on_processor = next(stage.module.parameters()).device.type == "cpu"
     if asked == "never" or (asked == "auto" and on_processor and not bf16):
@@ -37,6 +37,7 @@ def decide_compiling(
     plain = trial_seconds(stage, bf16=bf16)
     if asked == "auto" and plain * examples / PROBE_SEQUENCES < WORTH:
         return "never"
+    say("trying torch.compile, which takes a minute or two")
     parts = compile_stage(stage)
     try:
         compiled = trial_seconds(stage, bf16=bf16)
